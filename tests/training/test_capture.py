@@ -13,12 +13,13 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import engine
 from regard.training.engine import Captured, Eager, Engine, captured
+from regard.training.processes import ALONE, joined
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 SMALL = (
@@ -224,6 +225,26 @@ def test_captured_updates_give_the_same_loss_as_eager_updates(model):
         updater.collect()
         losses[graphs] = session.progress.total / session.progress.tokens
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
+def test_a_graph_that_sums_by_nccl_gives_the_same_loss_in_a_group_of_one():
+    losses = {}
+    for parallel in ("auto", "ddp"):
+        with joined(recipes.Train(parallel=parallel)) as processes:
+            assert (processes is ALONE) == (parallel == "auto")
+            task, session, data = make_bench(*MODELS["transformer"], device=GPU)
+            session.processes = processes
+            batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+            updater = engine.choose(task, session, data)
+            assert isinstance(updater, Captured)
+            for _ in range(30):
+                updater.update(batches, Stopper())
+            updater.end()
+            losses[parallel] = session.progress.total / session.progress.tokens
+    assert losses["ddp"] == pytest.approx(losses["auto"], rel=1e-3)
 
 
 @gpu

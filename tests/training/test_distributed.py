@@ -6,6 +6,7 @@ The processes are forks with the variables that torchrun sets, in float64; one t
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -179,3 +180,38 @@ def test_torchrun_trains_with_two_processes(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run"] == "runs/torchrun"
     assert Run(folder / "runs/torchrun").environments()[0]["processes"] == 2
+
+
+def captured(count: int, arguments: Sequence[str], folder: Path) -> None:
+    """Train in so many processes with the engine of captured updates, whose graphs run as operations on the CPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    shared = user_environment() | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"} | group
+    command = [sys.executable, str(Path(__file__).parents[1] / "captured_on_cpu.py"), *arguments]
+    processes = [
+        subprocess.Popen(command, cwd=folder, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(count)
+    ]
+    try:
+        assert [process.wait(2 * LIMIT) for process in processes] == [0] * count
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_captured_updates_of_two_processes_have_the_curve_of_one(folder: Path) -> None:
+    for count in (1, 2):
+        captured(count, train(f"captured-{count}", *TRANSFORMER, "train.parallel=ddp"), folder)
+    captured(2, train("captured-fsdp", *TRANSFORMER, "train.parallel=fsdp"), folder)  # eager, with the same batches
+    assert_close(folder / "runs/captured-2", folder / "runs/captured-1")
+    assert_close(folder / "runs/captured-fsdp", folder / "runs/captured-1")
+
+
+def test_captured_updates_with_random_numbers_and_buffers_resume_with_the_same_bits(folder: Path) -> None:
+    hard = ("model.attention.normalizer=hard", "train.schedule=constant")  # processes draw keys, and share a baseline
+    captured(2, train("hard-whole", *hard), folder)
+    captured(2, train("hard-parts", *hard, "train.updates=6"), folder)
+    captured(2, ["train", "--resume", "runs/hard-parts", "train.updates=9"], folder)
+    assert_same(folder / "runs/hard-parts", folder / "runs/hard-whole")

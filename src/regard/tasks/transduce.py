@@ -367,7 +367,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             yield settings.guided * terms.guided(weights, batch.links)
         if step.log_prob is not None:
             wanted = batch.target.ids[:, 1:]
-            costs = functional.cross_entropy(step.logits.float().transpose(1, 2), wanted, reduction="none")
+            precise = step.logits.to(torch.promote_types(step.logits.dtype, torch.float32))
+            costs = functional.cross_entropy(precise.transpose(1, 2), wanted, reduction="none")
             assert isinstance(model.decoder.baseline, Tensor)
             yield terms.reinforce(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
 

@@ -612,9 +612,9 @@ def fit(
                 call(callbacks.validation, validate(task, session, dev, part, run, stopper))
                 _save(run, session)
             if progress.update == settings.updates:
-                return
+                break
             if settings.patience and progress.waited >= settings.patience:
-                return
+                break
             stopper.check_all(session.processes)
             running.update(batches, stopper)
             session.average(judged=_due(settings, progress.update))
@@ -628,6 +628,7 @@ def fit(
             _save(run, session)
             session.processes.wait_for_all()
         raise
+    running.end()
 
 
 def _save(run: Run, session: Session) -> None:

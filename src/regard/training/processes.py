@@ -5,13 +5,13 @@ Small numbers and names travel between them as tensors on the CPU, by gloo, so t
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from regard.errors import LostProcessError, NotFiniteError, RecipeError, StoppedError, shown
@@ -54,6 +54,9 @@ class Processes:
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Give tensors the values that they have in the first process."""
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each parameter the sum of its gradients in all processes."""
 
     def wait_for_all(self) -> None:
         """Go on when all processes have called it."""
@@ -107,6 +110,12 @@ class Group(Processes):
         """Give tensors the values that they have in the first process."""
         for tensor in tensors:
             dist.broadcast(tensor, 0)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give each parameter the sum of its gradients in all processes, which all have gradients of the same ones."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        group = dist.distributed_c10d._get_default_group()
+        group.allreduce_coalesced(gradients).wait()  # all at once: many are small
 
     def wait_for_all(self) -> None:
         """Go on when all processes have called it."""

@@ -23,25 +23,28 @@ LARGEST_TABLE = 0.4
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """Returns the engine for this training: captured updates if they are possible, otherwise eager ones.
 
-    Several processes have an engine of their own, whose updates are eager.
     If there is train.reward, updates with cross-entropy are such ones, and those with reward are eager.
     """
-
-    if session.losses is not None:
-        from regard.training.engine.distributed import Distributed  # imports the compiler of torch, for a second
-
-        return Distributed(task, session, data)
-
-    def with_cross_entropy() -> Engine:
-        return (Captured if _fits_on_device(task, session, data) else Eager)(task, session, data)
 
     def with_reward() -> Engine:
         rewards = task.rewards(data)
         return Rewarded(task, session, rewards, on_device=_fits_on_device(task, session, rewards.data))
 
     if task.recipe.train.reward:
-        return Staged(task, session, data, with_cross_entropy, with_reward)
-    return with_cross_entropy()
+        return Staged(task, session, data, lambda: _with_cross_entropy(task, session, data), with_reward)
+    return _with_cross_entropy(task, session, data)
+
+
+def _with_cross_entropy(task: AnyTask, session: Session, data: Encoded) -> Engine:
+    """The engine of updates with cross-entropy; all processes that train together choose the same one."""
+    fits = not session.processes.maximum(int(not _fits_on_device(task, session, data)))
+    if fits and not session.is_sharded:
+        return Captured(task, session, data)
+    if session.losses is None:
+        return Eager(task, session, data)
+    from regard.training.engine.distributed import Distributed  # imports the compiler of torch, for a second
+
+    return Distributed(task, session, data, few_shapes=fits)
 
 
 def _fits_on_device(task: AnyTask, session: Session, data: Encoded) -> bool:

@@ -3,6 +3,9 @@
 A graph holds a whole update: gather the batch, forward, backward, clip, optimizer. The host copies the indices of the
 examples and the learning rate to the GPU, and does not wait. It checks every `COLLECT_EVERY` updates, and before each
 validation, that all losses and gradients were finite.
+
+Of several processes each takes its rows of every batch, with a graph of as many rows in all of them, and the graphs sum
+tokens, gradients and losses by NCCL.
 """
 
 import math
@@ -24,8 +27,9 @@ from regard.kernels.choose import capturable
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.core import SMALLER_BATCHES, Engine
+from regard.training.processes import ALONE
 from regard.training.schedules import learning_rate
-from regard.training.session import Session
+from regard.training.session import Session, stored_buffers
 from regard.training.stopping import Stopper
 from regard.types import Batch, Padded
 
@@ -86,12 +90,15 @@ def _with_empty_row(rows: Tensor) -> Tensor:
 
 
 class Captured(Engine):
-    """Runs the same updates as `Eager`, each as one graph launch; loss and tokens are summed on the GPU."""
+    """Runs the same updates as `Eager` and `Distributed`, each as one graph launch; the GPU sums loss and tokens."""
 
     few_shapes = True
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         super().__init__(task, session, data)
+        self.processes = session.processes
+        weights = [parameter.detach() for parameter in session.model.parameters()]
+        self.processes.copy_from_first([*weights, *stored_buffers(session.model)])
         self.precision = choose_precision(self.settings.precision, self.device)
         self.table = Table.of(task, data, self.device)
         self.total = torch.zeros((), device=self.device, dtype=torch.float64)
@@ -103,7 +110,7 @@ class Captured(Engine):
         self.pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, since they run one after another
         self.side = torch.cuda.Stream()  # the stream on which graphs are captured
         # if it is not 0, the fused optimizer skips its step
-        session.optimizer.found_inf = torch.zeros((), device=self.device)  # type: ignore[attr-defined]
+        session.optimizer.found_inf = torch.zeros((), device=self.device, dtype=torch.float32)  # type: ignore[attr-defined]
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
@@ -115,12 +122,13 @@ class Captured(Engine):
         """Replay the graph of the batch's shape, captured at first use, with the indices of its examples."""
         progress = self.session.progress
         examples, widths = batches[progress.update], batches.widths(progress.update)
-        rows = max(len(examples), self.settings.batch_tokens // max(widths))
+        rows = math.ceil(max(len(examples), self.settings.batch_tokens // max(widths)) / self.processes.size)
         self.session.set_rate(learning_rate(self.settings, progress.update + 1))
         if (rows, widths) not in self.graphs:
             self.graphs[rows, widths] = self._capture(rows, widths)
         graph, index = self.graphs[rows, widths]
-        filled = [*examples, *[self.table.empty] * (rows - len(examples))]  # up to `rows`, with the empty example
+        own = examples[self.processes.rank :: self.processes.size]  # so that all processes have similar lengths
+        filled = [*own, *[self.table.empty] * (rows - len(own))]  # up to `rows`, with the empty example
         index.copy_(torch.tensor(filled).pin_memory(), non_blocking=True)
         graph.replay()
         progress.update += 1
@@ -143,7 +151,10 @@ class Captured(Engine):
             total.zero_()
 
     def end(self) -> None:
-        """Collect, and free the graphs and the table; the optimizer no longer skips a step by itself."""
+        """Collect, and free the graphs and the table; the optimizer no longer skips a step by itself.
+
+        A process group waits for the graphs that use it, when it is destroyed.
+        """
         self.collect()
         del self.session.optimizer.found_inf  # type: ignore[attr-defined]
         del self.graphs, self.forward, self.table  # a bound method keeps its object until cycles are collected
@@ -166,7 +177,9 @@ class Captured(Engine):
             torch.cuda.synchronize()
         torch.cuda.set_rng_state(generator, self.device)
         graph = torch.cuda.CUDAGraph()
-        with capturable(), torch.cuda.graph(graph, pool=self.pool, stream=self.side):
+        # thread_local: a thread of NCCL may ask for its events while this one captures
+        mode = "global" if self.processes is ALONE else "thread_local"
+        with capturable(), torch.cuda.graph(graph, pool=self.pool, stream=self.side, capture_error_mode=mode):
             self._update(index, widths)
         return graph, index
 
@@ -177,12 +190,15 @@ class Captured(Engine):
         loss, own_tokens = self.forward(index, widths)
         tokens = self.global_sum(own_tokens)
         (loss / tokens.clamp(min=1)).backward()
+        self.processes.sum_gradients(self.session.model.parameters())
+        total = self.global_sum(loss.detach())
         norm = nn.utils.clip_grad_norm_(self.session.model.parameters(), self.settings.clip or math.inf, foreach=True)
         not_finite: Tensor = optimizer.found_inf  # type: ignore[attr-defined]
-        not_finite.copy_(~(norm + loss.detach()).isfinite())
+        not_finite.copy_(~(norm + total).isfinite())
         optimizer.step()
+        self.processes.copy_from_first(stored_buffers(self.session.model))
         self.bad += not_finite
-        self.total += self.global_sum(loss.detach())
+        self.total += total
         self.tokens += tokens
         self.norms += norm
 

@@ -35,7 +35,7 @@ class Engine(ABC):
         """Wait for unfinished updates, and add their summed loss and tokens to `session.progress`."""
 
     def end(self) -> None:
-        """Collect, and free what only this engine needs: another one runs the next updates of the session."""
+        """Collect, and free what only this engine needs: it runs no more updates."""
         self.collect()
 
     def global_sum(self, number: Number) -> Number:

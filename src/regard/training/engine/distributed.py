@@ -1,4 +1,4 @@
-"""Updates of several processes: each takes its rows of every batch, and gradients are summed by DDP or FSDP2."""
+"""Eager updates of several processes: each takes its rows of every batch; DDP or FSDP2 sums the gradients."""
 
 import inspect
 import math
@@ -74,12 +74,17 @@ class Share:
 
 
 class Distributed(Eager):
-    """Eager updates of several processes, whose summed gradients are those of one process that has all rows."""
+    """Eager updates of several processes, whose summed gradients are those of one process that has all rows.
+
+    `few_shapes` says whether one process would have batches of few widths, since its updates would be captured: then
+    these processes have the same batches.
+    """
 
     splits = False  # the other processes would wait for this one
 
-    def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
+    def __init__(self, task: AnyTask, session: Session, data: Encoded, *, few_shapes: bool = False) -> None:
         super().__init__(task, session, data)
+        self.few_shapes = few_shapes
         assert isinstance(session.losses, Losses)
         self.processes = session.processes
         self.module: nn.Module = session.losses

@@ -90,5 +90,9 @@ class Staged(Engine):
         """Wait for unfinished updates."""
         self.current.collect()
 
+    def end(self) -> None:
+        """Collect, and free what only the current engine needs."""
+        self.current.end()
+
     def _is_reward_next(self) -> bool:
         return self.session.progress.update >= self.settings.reward_after
