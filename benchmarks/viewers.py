@@ -1,9 +1,9 @@
 """Compares viewers of attention on one model: time to a page with all maps, its size, and whether it works offline.
 
-    python benchmarks/viewers.py RUN TEXT --bertviz PYTHON --inseq PYTHON [--rounds 5] [--out FOLDER]
+    python benchmarks/viewers.py RUN TEXT --bertviz PYTHON --inseq PYTHON [--regard PYTHON] [--rounds 5] [--out FOLDER]
 
 RUN is a Transformer that `regard export --to huggingface` takes. The export is looked at by `regard.record`, BertViz
-and Inseq, each with the Python of an environment of its own (`pip install bertviz`, `pip install inseq`), and the run
+and Inseq, each with the Python of an environment of its own (`pip install regard[hf]`, `bertviz`, `inseq`), and the run
 itself by `regard look`. All write the greedy output of TEXT and a page with its maps. Cold: from the start of a process
 to the last change of the file, in turns. Warm: from the text to the file in a process that has written it before. Then
 chromium opens every page without a network, and takes a picture of it.
@@ -158,12 +158,13 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     )
     pythons = dict.fromkeys(CONTENDERS, sys.executable)
     pythons |= {"BertViz model_view": options.bertviz, "BertViz head_view": options.bertviz, "Inseq": options.inseq}
+    pythons |= {"regard look": options.regard, "regard.record": options.regard}
     commands, pages = {}, {}
     for name, python in pythons.items():
         pages[name] = folder / f"{name.replace(' ', '-')}.html"
         commands[name] = [python, __file__, options.run, options.text, "--contender", name]
         commands[name] += ["--model", str(model), "--page", str(pages[name])]
-    own = [sys.executable, "-m", "regard", "look", options.run, options.text, "--all", "--beam", "1"]
+    own = [options.regard, "-m", "regard", "look", options.run, options.text, "--all", "--beam", "1"]
     cold = commands | {"regard look": [*own, "-o", str(pages["regard look"])]}
     for name, python in pythons.items():
         print(name, versions(python))
@@ -235,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("text")
+    parser.add_argument("--regard", metavar="PYTHON", default=sys.executable)
     parser.add_argument("--bertviz", metavar="PYTHON")
     parser.add_argument("--inseq", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
