@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,24 @@ def test_two_batches_run_in_parallel_and_results_keep_their_order():
 
     assert list(map_in_parallel(work, range(6), model)) == [(batch, False, 1) for batch in range(6)]
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_batches_in_worker_threads_get_the_context_variables_of_the_caller():
+    variable, both = ContextVar("variable", default="unset"), threading.Barrier(2, timeout=20)
+
+    def work(batch):
+        both.wait()  # passes only if another batch runs at the same time
+        value = variable.get()
+        variable.set(f"changed by {batch}")  # seen by no other batch
+        return value
+
+    token = variable.set("of the caller")
+    try:
+        assert list(map_in_parallel(work, range(4), nn.Linear(3, 3))) == ["of the caller"] * 4
+        assert variable.get() == "of the caller"
+    finally:
+        variable.reset(token)
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -225,7 +226,8 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
 
     Each of the two batches uses half of torch's threads: a step of a search is small, so threads that share one step
     mostly wait for each other. With forward hooks registered, batches run one after another, also with half of the
-    threads, so that the results are the same bits. Several threads may call this function at the same time.
+    threads, so that the results are the same bits. Several threads may call this function at the same time. Each batch
+    runs in a copy of the caller's context variables, so that `search.following` reaches it.
     """
     with _threads_lock:
         threads = torch.get_num_threads()
@@ -248,9 +250,14 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
             _use_threads(threads, threads)
     else:
         cancelled = threading.Event()
+        contexts = [copy_context() for _ in batches]  # one thread at a time can be in a context
+
+        def in_context(context: Context, batch: Input) -> Output:
+            return context.run(without_gradients, batch)
+
         with ThreadPoolExecutor(AT_ONCE, initializer=_begin_worker, initargs=(half, threads, cancelled)) as pool:
             try:
-                yield from pool.map(without_gradients, batches)
+                yield from pool.map(in_context, contexts, batches)
             except BaseException:
                 cancelled.set()  # else leaving the pool would wait for the batches that still run
                 raise

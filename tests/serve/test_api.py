@@ -13,11 +13,13 @@ import torch
 from media import png, wav
 from servers import GOLDEN, HOURS, TABLE, TASKS, VALUES, golden, inputs_of
 
+from regard.data.corpora.shapes import render as render_shapes
 from regard.data.corpora.tones import render as render_tones
 from regard.errors import MissingExtraError, RecipeError
 from regard.predict import Predictor, load
 from regard.serve.address import Address, check_address, check_packages
 from regard.serve.limits import Bounds
+from regard.serve.questions import options_of, question_of
 
 PICTURE = "shapes:red-circle-8-8-6,blue-square-40-8-7"
 RECORDING = "tones:7:C4-E4-G4"
@@ -121,6 +123,41 @@ def test_the_data_of_the_viewer_are_sent(local) -> None:
     assert view["choices"] == ["Output", "Site", "Layer", "Head"]
     assert view["name"] == "transformer"
     assert server.predict(run="window", inputs=["a"], view=True).json()["predictions"][0]["view"] is None
+
+
+def test_a_view_has_all_maps_but_they_are_not_sent_beside_it(local) -> None:
+    """Also of a text whose maps are too large to be sent as they are, and at the end of a stream."""
+    server, text = local("transformer"), ("Glark Lem near 75 flumped keks . " * 50)[:1_600]
+    assert "at most 1,000,000" in server.predict(inputs=[text], all_maps=True).json()["error"]
+    streamed = server.request("POST", "/v1/stream", json={"inputs": [text], "view": True}).text
+    done = json.loads(re.search(r"^event: done\ndata: (.*)$", streamed, re.M)[1])
+    for answer in (server.predict(inputs=[text], view=True).json(), done):
+        (prediction,) = answer["predictions"]
+        assert prediction["text"]
+        assert not {"maps", "attention", "note"} & set(prediction)
+        assert {path[0] for path in (own["path"] for own in prediction["view"]["maps"])} == {
+            "decoder.cross_attention",
+            "decoder.self_attention",
+            "encoder.self_attention",
+        }
+        assert len(json.dumps(prediction)) < 8_000_000
+
+
+def test_a_view_whose_maps_are_too_many_has_the_map_of_the_output_and_says_so(local) -> None:
+    (text, *_) = inputs_of("transformer")
+    server = local("transformer", bounds=Bounds(window=0.0, weights=4_000))
+    whole = server.predict(inputs=[text[:10]], view=True).json()["predictions"][0]
+    assert "note" not in whole
+    assert len(whole["view"]["choices"]) == 3
+    (prediction,) = server.predict(inputs=[text], view=True).json()["predictions"]
+    assert prediction["note"].startswith("The text is long, so that only the map of the output is shown")
+    assert [own["name"] for own in prediction["view"]["maps"]] == ["tokens", "words"]
+    assert "choices" not in prediction["view"]
+    assert prediction["text"] == server.predict(inputs=[text]).json()["predictions"][0]["text"]
+    for settings in ({"all_maps": True}, {"interventions": ["erase 1"]}):
+        refused = server.predict(inputs=[text], **settings)
+        assert refused.status_code == 413
+        assert re.search("may hold [0-9,]+ attention weights, at most 4,000", refused.json()["error"])
 
 
 def test_how_far_a_map_may_be_trusted_is_told_with_it(local) -> None:
@@ -351,6 +388,68 @@ def test_hostile_questions_are_refused(local, content: dict[str, Any], status: i
     assert response.status_code == status, response.text
     assert sentence in response.json()["error"]
     assert set(response.json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        # 50 outputs of up to 10 x 455 + 1,000 tokens for 456 source tokens
+        (
+            {"inputs": ["zqxjkvw" * 91], "beam": 50, "n_best": 50, "search": {"max_ratio": 10, "max_extra": 1000}},
+            "may hold 127,[0-9,]+ attention weights, at most 40,000,000",
+        ),
+        (
+            {
+                "run": "bahdanau",
+                "inputs": ["zqxjkvw" * 9] * 60,
+                "beam": 8,
+                "search": {"max_extra": 1000, "max_ratio": 10},
+            },
+            "at most 40,000,000",
+        ),
+        ({"inputs": ["zqxjkvw" * 280], "all_maps": True}, "have 3,[0-9,]+ weights, at most 1,000,000"),
+        ({"inputs": ["zqxjkvw" * 280], "all_maps": True, "search": {"max_ratio": 10}}, "at most 40,000,000"),
+        ({"inputs": ["zqxjkvw" * 280], "interventions": ["erase 1"], "search": {"max_ratio": 10}}, "at most 40,000,00"),
+    ],
+)
+def test_maps_that_take_too_much_memory_are_refused_before_any_work(local, settings, sentence: str) -> None:
+    server = local("transformer", "bahdanau")
+    response = server.predict(**{"run": "transformer"} | settings)
+    assert response.status_code == 413
+    assert re.search(sentence, response.json()["error"]), response.text
+    assert server.metric("regard_batch_inputs_count") == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"inputs": ["14 juillet 1989", "4 March 2026"], "beam": 5, "maps": True},
+        {"inputs": ["14 juillet 1989"], "beam": 50, "n_best": 50, "all_maps": True, "view": True},
+        {"inputs": ["14 juillet 1989"] * 64, "beam": 5, "view": True, "search": {"max_ratio": 10, "max_extra": 100}},
+        {"inputs": ["x y z " * 333]},
+        {"inputs": ["x y z " * 333], "beam": 5, "maps": True},
+    ],
+)
+def test_ordinary_questions_are_within_the_bounds(local, settings: dict[str, Any]) -> None:
+    server = local("transformer")
+    options = options_of(settings, Bounds())
+    question_of(server.lanes["transformer"].predictor, settings["inputs"], options, Bounds())
+
+
+def test_uploads_count_by_their_positions(local, pictures: Predictor, recordings: Predictor) -> None:
+    cells, rows = pictures.task.inputs.cells, 3
+    bounds = Bounds(window=0.0, work=cells * rows - 1)
+    server = local(shapes=lambda: pictures, tones=lambda: recordings, bounds=bounds)
+    content = png(render_shapes(PICTURE))
+    response = upload(server, content, "image/png", f"run=shapes&beam={rows}")
+    assert response.status_code == 413
+    assert response.json()["error"].startswith(f"the request asks for {cells} positions x 3 beams or outputs, at most")
+    assert upload(server, content, "image/png", "run=shapes").status_code == 200
+    positions = len(recordings.task.positions(RECORDING))
+    response = server.predict(run="tones", inputs=[RECORDING], beam=50)
+    assert response.status_code == 413
+    assert f"{positions} positions x 50 beams" in response.json()["error"]
+    assert server.metric("regard_batch_inputs_count") == 1
 
 
 def test_maps_that_are_too_large_to_send_are_refused(local) -> None:

@@ -48,7 +48,8 @@ class Noted:
 def job(*texts: str, seconds: float = 10.0, tell: Any = None, **changes: Any) -> Job:
     options = Options({}, **changes)
     settings = Search(temperature=0.5) if changes.get("seed") else Search()
-    return Job(Question(texts, options, settings, sum(map(len, texts))), time.monotonic() + seconds, tell)
+    question = Question(texts, options, settings, sum(map(len, texts)), weights=100 * len(texts))
+    return Job(question, time.monotonic() + seconds, tell)
 
 
 @pytest.fixture
@@ -101,6 +102,15 @@ def test_a_batch_has_no_more_inputs_and_no_more_work_than_its_bounds(lane) -> No
     for one in jobs:
         one.future.result(10)
     assert slow.batches[1:] == [["a", "b", "e"], ["c", "d", "g"], ["f" * 8]]
+
+
+def test_a_batch_holds_no_more_weights_than_its_bound(lane) -> None:
+    own, slow, _ = lane(weights=250)
+    jobs = fill(own, slow, job("a"), job("b"), job("c"))
+    slow.may.set()
+    for one in jobs:
+        one.future.result(10)
+    assert slow.batches[1:] == [["a", "b"], ["c"]]
 
 
 def test_a_first_job_waits_for_others_only_as_long_as_the_window(lane) -> None:

@@ -108,6 +108,25 @@ def test_a_text_gets_its_output_and_its_map(page: Any) -> None:
     assert page.text_content("#problem") == ""
 
 
+@pytest.mark.parametrize(("beam", "is_noted"), [(1, False), (5, True)])
+def test_a_long_text_keeps_its_output(page: Any, beam: int, is_noted: bool) -> None:
+    """As many characters as the field takes; with a beam, all maps would be too many, and the page says so."""
+    page.select_option("#run", "transformer")
+    page.click("#options summary")
+    page.fill("#beam", str(beam))
+    text = ("Glark Lem near 75 flumped keks . " * 61)[:2_000]
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    answered(page)
+    assert page.is_hidden("#problem")
+    assert page.text_content("#output").startswith("DET ADJ NOUN VERB")
+    assert page.locator("#map .picture canvas").count() >= 1
+    assert page.is_visible("#note") is is_noted
+    assert page.get_by_label("Site", exact=True).count() == (0 if is_noted else 1)
+    ask(page, "transformer", TEXT)
+    assert page.is_hidden("#note")
+
+
 def test_a_run_says_what_it_does(page: Any) -> None:
     names = page.locator("#run option").all_text_contents()
     shown = ["bahdanau (translate)", "pictures (caption)", "recordings (transcribe)", "series (forecast)"]

@@ -27,6 +27,11 @@ from regard.serve.server import SIGNALS, hear_signals
 
 ROOT = Path(__file__).parent.parent.parent
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+LONG = {  # two batches of a search, which run in two threads where torch has two; takes most of a minute
+    "inputs": ["zqxjkvw" * 9] * 34,
+    "beam": 4,
+    "search": {"max_ratio": 10, "max_extra": 1000, "length_penalty": 5},
+}
 SLOW = {"inputs": ["the fox " * 30], "beam": 10, "search": {"max_extra": 1000}}  # takes about a second
 
 
@@ -219,6 +224,29 @@ def test_a_killed_client_leaves_no_work_behind(server: Process) -> None:
     wait_until(lambda: server.metric("regard_requests_in_flight") == 1)
     assert ask(server, inputs=["a"]).status_code == 200
     assert server.metric("regard_batch_inputs_count") >= batches + 1
+
+
+def test_batches_in_two_threads_end_when_their_client_is_gone_and_when_the_server_is_stopped() -> None:
+    body = json.dumps(LONG).encode()
+    content = f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    arguments = (f"bahdanau={golden('bahdanau')}", "--drain", "1")
+    with process(*arguments, OMP_NUM_THREADS="2") as server:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+                connection.sendall(content)
+                wait_until(lambda: server.metric("regard_requests_in_flight") == 2)  # it, and that of the metrics
+                time.sleep(0.5)  # until the search has begun
+        began = time.monotonic()
+        assert httpx.post(f"{server.address}/v1/predict", json={"inputs": ["a"]}, timeout=60).status_code == 200
+        assert time.monotonic() - began < 15
+        assert server.metric("regard_dropped_total") == 2
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            connection.sendall(content)
+            wait_until(lambda: server.metric("regard_requests_in_flight") == 2)
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert server.terminate() == 0
+            assert time.monotonic() - began < 15
 
 
 def test_requests_of_a_server_that_was_held_up_are_forgotten_when_their_clients_are_gone(server: Process) -> None:

@@ -11,10 +11,11 @@ _follower: ContextVar[Callable[[Beams], None] | None] = ContextVar("_follower", 
 
 @contextmanager
 def following(tell: Callable[[Beams], None]) -> Iterator[None]:
-    """In the block, searches of this thread call `tell` with their live hypotheses, each time they have a new word.
+    """In the block, searches call `tell` with their live hypotheses, each time they have a new word.
 
     The last row of a hypothesis's map is that of its last word. A hypothesis that ends now is not live any more. What
-    `tell` raises ends the search. A search that other threads run (`map_in_parallel`) is not followed.
+    `tell` raises ends the search. Searches of several batches may run in two threads (`map_in_parallel`), which then
+    call `tell` at the same time.
     """
     token = _follower.set(tell)
     try:
@@ -24,7 +25,7 @@ def following(tell: Callable[[Beams], None]) -> Iterator[None]:
 
 
 def report(beams: Beams) -> None:
-    """Call the function that follows the searches of this thread, if there is one; searches do so at every step."""
+    """Call the function that follows the searches of this context, if there is one; searches do so at every step."""
     tell = _follower.get()
     if tell is not None:
         tell(beams)

@@ -7,27 +7,32 @@ from typing import Any
 
 from regard.maps import AttentionMap
 from regard.serve.batcher import Answer
-from regard.serve.limits import Bounds, too_large
-from regard.serve.questions import Options
+from regard.serve.limits import Bounds
+from regard.serve.questions import Options, Question, too_many_cells
 from regard.show import viewer_data
 from regard.show.viewer_data import Data
 from regard.tasks.intervened import Intervened
 from regard.types import Prediction
 
+ONE_MAP = "The text is long, so that only the map of the output is shown, not those of all sites, layers and heads."
 
-def answer_of(answer: Answer, options: Options, name: str = "") -> dict[str, Any]:
+
+def answer_of(answer: Answer, question: Question, name: str = "") -> dict[str, Any]:
     """One answer as a dictionary for JSON: `Prediction.to_dict`, with all maps and the viewer's data if asked.
 
     With interventions, it is the prediction after them, and `intervened` has the one before and the difference. `name`
     is that of the run, for views of several runs.
     """
+    options = question.options
     if isinstance(answer, Intervened):
         told = answer.to_dict(maps=options.maps)
         about = {key: told[key] for key in ("interventions", "changed", "before", "diff")} | {"marked": answer.marked}
         view = {"view": _view_of_both(answer)} if options.view else {}
         return _content(answer.after, options) | {"intervened": about} | view
-    view = {"view": _view(answer, name)} if options.view else {}
-    return _content(answer, options) | view
+    if not options.view:
+        return _content(answer, options)
+    view = {"view": _view(answer, name)}
+    return _content(answer, options) | view | ({} if question.records else {"note": ONE_MAP})
 
 
 def _content(prediction: Prediction, options: Options) -> dict[str, Any]:
@@ -68,8 +73,7 @@ def check_cells(answers: Sequence[Answer], options: Options, bounds: Bounds) -> 
         if options.all_maps and prediction.maps is not None:
             cells += sum(layer.weights.numel() for layer in prediction.maps.layers)
     if cells > bounds.cells:
-        how = "send a shorter text, or ask without maps"
-        raise too_large("the maps of the answer have", f"{cells:,} weights", f"{bounds.cells:,}", how)
+        raise too_many_cells(cells, bounds)
 
 
 def to_json(content: Any) -> bytes:

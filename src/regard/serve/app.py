@@ -30,6 +30,7 @@ from regard.serve.questions import (
     question_of,
     values_of,
 )
+from regard.serve.weights import heads_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -39,6 +40,11 @@ DECODERS = 2  # uploads that are decoded at the same time
 TEXT = "text/plain; version=0.0.4; charset=utf-8"  # the content type of Prometheus
 EVENTS = "text/event-stream"
 Result = TypeVar("Result")
+Fit = Callable[[Predictor, int, Options], Options]  # of a run, its number of inputs, and the options for them
+
+
+def _unchanged(predictor: Predictor, inputs: int, options: Options) -> Options:
+    return options
 
 
 class Asked(NamedTuple):
@@ -61,13 +67,16 @@ class Service:
         """Whether all runs are loaded."""
         return all(lane.state == READY for lane in self.lanes.values())
 
-    async def ask(self, request: "Request") -> Asked:
-        """The question of a request: a JSON body, or the content of a file with the options in the query string."""
+    async def ask(self, request: "Request", fitted: Fit = _unchanged) -> Asked:
+        """The question of a request: a JSON body, or the content of a file with the options in the query string.
+
+        `fitted` may change the options or refuse them, before the question is measured.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             async with self.bodies.reading(request, self.bounds.json_bytes, "the JSON body") as content:
                 given = parse_json(content, self.bounds)
-            return self._question(given)
+            return await self._question(given, fitted)
         if not kind.startswith(tuple(start for starts in UPLOADS.values() for start in starts)) and (
             kind != "application/octet-stream"
         ):
@@ -77,17 +86,26 @@ class Service:
         options = options_of_query(parameters, self.bounds)
         lane = self.lanes[name_of_run(parameters, [*self.lanes])]
         predictor = lane.predictor
-        async with self.bodies.reading(request, self.bounds.upload_bytes, "the upload") as content:
-            inputs = await self._in_thread(lambda: accept_upload(predictor.task, content, kind, self.bounds))
-        return Asked(lane, question_of(predictor, inputs, options, self.bounds))
 
-    def _question(self, given: Mapping[str, Any]) -> Asked:
+        def question() -> Question:
+            inputs = accept_upload(predictor.task, content, kind, self.bounds)
+            return question_of(predictor, inputs, fitted(predictor, len(inputs), options), self.bounds)
+
+        async with self.bodies.reading(request, self.bounds.upload_bytes, "the upload") as content:
+            return Asked(lane, await self._in_thread(question))
+
+    async def _question(self, given: Mapping[str, Any], fitted: Fit) -> Asked:
         """The question of a JSON body."""
         options = options_of(given, self.bounds)
         lane = self.lanes[name_of_run(given, [*self.lanes])]
-        values = values_of(given, self.bounds)
-        inputs = accept_values(lane.predictor, values, self.bounds)
-        return Asked(lane, question_of(lane.predictor, inputs, options, self.bounds))
+        predictor, values = lane.predictor, values_of(given, self.bounds)
+
+        def question() -> Question:
+            inputs = accept_values(predictor, values, self.bounds)
+            return question_of(predictor, inputs, fitted(predictor, len(inputs), options), self.bounds)
+
+        is_generated = predictor.task.noun_of_input in UPLOADS  # from a description, which takes a while
+        return Asked(lane, await self._in_thread(question) if is_generated else question())
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
@@ -109,14 +127,16 @@ class Service:
             job.abandon()
             gone.cancel()
             answers.cancel()
-        return await self._body(lane, question.options, predictions)
+        return await self._body(lane, question, predictions)
 
-    async def _body(self, lane: Lane, options: Options, answers: Sequence[Answer]) -> bytes:
+    async def _body(self, lane: Lane, question: Question, answers: Sequence[Answer]) -> bytes:
         """The JSON of predictions; maps are many numbers, so they are written in a thread."""
+        options = question.options
         check_cells(answers, options, self.bounds)
 
         def write() -> bytes:
-            return to_json({"run": lane.name, "predictions": [answer_of(each, options, lane.name) for each in answers]})
+            predictions = [answer_of(answer, question, lane.name) for answer in answers]
+            return to_json({"run": lane.name, "predictions": predictions})
 
         has_maps = options.maps or options.all_maps or options.view
         return await self._in_thread(write) if has_maps else write()
@@ -128,8 +148,7 @@ class Service:
 
     async def stream(self, request: "Request") -> AsyncIterator[bytes]:
         """The events of POST /v1/stream; the request is checked and in the queue when this returns."""
-        lane, question = await self.ask(request)
-        question = streamed(lane, question)
+        lane, question = await self.ask(request, streamed)
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
 
         def tell(token: Token | None) -> None:
@@ -151,7 +170,7 @@ class Service:
                     if not question.options.maps:
                         del content["attention"]
                     yield _event("token", to_json(content))
-            yield _event("done", await self._body(lane, question.options, job.future.result()))
+            yield _event("done", await self._body(lane, question, job.future.result()))
         except TimeoutError:
             yield _event("error", to_json({"error": str(_late(question))}))
         except RegardError as error:
@@ -164,21 +183,20 @@ class Service:
         return {"version": __version__, "runs": [describe(lane) for lane in self.lanes.values()]}
 
 
-def streamed(lane: Lane, question: Question) -> Question:
-    """The question with a beam of 1, unless it samples; RefusedError if its tokens cannot be streamed."""
-    if lane.predictor.task.output_tokens is None:
-        task = lane.predictor.task.recipe.task
+def streamed(predictor: Predictor, inputs: int, options: Options) -> Options:
+    """The options with a beam of 1, unless outputs are sampled; RefusedError if tokens cannot be streamed."""
+    if predictor.task.output_tokens is None:
+        task = predictor.task.recipe.task
         raise RefusedError(422, f"the task {task} does not write token by token; use /v1/predict")
-    if len(question.inputs) != 1:
-        raise RefusedError(422, f"a stream has one input, not {len(question.inputs)}; use /v1/predict for several")
-    options = question.options
+    if inputs != 1:
+        raise RefusedError(422, f"a stream has one input, not {inputs}; use /v1/predict for several")
     if options.interventions:
         raise RefusedError(422, "a stream has no interventions; use /v1/predict")
     if options.n_best > 1 or options.changes.get("beam", 1) > 1:
         raise RefusedError(422, "a stream has one output and a beam of 1; a beam decides on its tokens only at its end")
-    if not question.settings.temperature:
-        options = replace(options, changes={**options.changes, "beam": 1})
-    return replace(question, options=options, settings=replace(question.settings, beam=1))
+    if predictor.search_settings(options.changes, None).temperature:
+        return options
+    return replace(options, changes={**options.changes, "beam": 1})
 
 
 def describe(lane: Lane) -> dict[str, Any]:
@@ -205,9 +223,7 @@ def _sites(predictor: Predictor) -> list[dict[str, Any]]:
     """The attentions of a model: their site, how many layers it has, and how many heads each."""
     found: dict[str, dict[str, Any]] = {}
     for name, site in sites(predictor.model).items():
-        around = predictor.model.get_submodule(name.rpartition(".")[0])
-        heads = getattr(around, "heads", 1)  # of `MultiHead`
-        entry = found.setdefault(site.name, {"site": site.name, "layers": 0, "heads": heads})
+        entry = found.setdefault(site.name, {"site": site.name, "layers": 0, "heads": heads_of(predictor, name)})
         entry["layers"] = max(entry["layers"], site.layer)
     return [*found.values()]
 

@@ -182,13 +182,15 @@ class Lane:
 
     def _pick(self, first: Job) -> list[Job]:
         """Take the oldest job out of the queue, and those that join it, up to the bounds of a batch."""
-        chosen, size, work, others = [], 0, 0, deque[Job]()
+        chosen, size, work, weights, others = [], 0, 0, 0, deque[Job]()
         for job in self._waiting:
             fits = size + job.size <= self.bounds.batch and work + job.question.work <= self.bounds.work
+            fits = fits and weights + job.question.weights <= self.bounds.weights
             if job is first or (fits and job.joins(first)):
                 if job.future.set_running_or_notify_cancel():
                     chosen.append(job)
                     size, work = size + job.size, work + job.question.work
+                    weights += job.question.weights
             else:
                 others.append(job)
         self._waiting = others
@@ -253,7 +255,7 @@ class Lane:
                 n_best=options.n_best,
                 search=options.changes,
                 seed=options.seed,
-                all_maps=options.all_maps,
+                all_maps=jobs[0].question.records,
             )
             return predictions
 

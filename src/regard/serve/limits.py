@@ -25,14 +25,15 @@ class Bounds:
     digits: int = 400  # of one whole number of a JSON body
     inputs: int = 64  # inputs of a request
     characters: int = 2_000  # of one text
-    work: int = 32_000  # characters of all texts of a request x the larger of beam and n_best
+    work: int = 32_000  # characters or positions of all inputs of a request x the larger of beam and n_best
+    weights: int = 40_000_000  # attention weights that a request holds at most, if outputs are as long as allowed
     beam: int = 50  # width of a beam, and number of outputs (n_best)
     max_ratio: float = 10.0  # search.max_ratio
     max_extra: int = 1_000  # search.max_extra
     pixels: int = 20_000_000  # of a picture, before it is resized
     seconds: int = 120  # of a recording
     values: int = 200_000  # of all series of a request
-    cells: int = 1_000_000  # of all maps of an answer
+    cells: int = 1_000_000  # weights of `attention` and `maps` of an answer
     interventions: int = 16  # of a request
     seed: int = 2**31 - 1  # the largest
     queue: int = 256  # inputs that wait for a run

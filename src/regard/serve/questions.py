@@ -7,8 +7,9 @@ from typing import Any
 from regard.errors import UnknownNameError, did_you_mean, shown
 from regard.predict import Predictor
 from regard.recipe import Search
-from regard.serve.inputs import accept_value, check_interventions
+from regard.serve.inputs import UPLOADS, accept_value, check_interventions
 from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
+from regard.serve.weights import sizes_of, weights_of
 
 KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "interventions", "timeout")
 SEARCH = ("length_penalty", "coverage_penalty", "no_repeat", "temperature", "top_k", "top_p", "max_ratio", "max_extra")
@@ -38,7 +39,9 @@ class Question:
     inputs: Sequence[str]
     options: Options
     settings: Search
-    work: int  # characters of its texts x the rows of a search
+    work: int  # characters or positions of its inputs x the rows of a search
+    weights: int = 0  # attention weights that it holds, if outputs are as long as allowed
+    records: bool = False  # whether all maps of the outputs are recorded
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -49,7 +52,7 @@ class Question:
         """
         options = self.options
         alone = id(self) if self.settings.temperature or options.interventions else 0
-        return self.settings, options.n_best, options.seed, options.all_maps, alone
+        return self.settings, options.n_best, options.seed, self.records, alone
 
 
 def check_keys(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
@@ -172,11 +175,36 @@ def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, b
             raise RefusedError(422, "interventions are for one input and one output (n_best = 1); send one at a time")
         check_interventions(predictor.task, options.interventions, bounds)
     rows = max(settings.beam, options.n_best)
-    work = sum(map(len, inputs)) * rows
-    if work > bounds.work:
-        found = f"{work // rows:,} characters x {rows} beams or outputs"
+    if (noun := predictor.task.noun_of_input) not in UPLOADS:
+        check_work(sum(map(len, inputs)), "characters", rows, bounds)  # before they are split into tokens
+    sizes = sizes_of(predictor.task, inputs, settings)
+    work = sum(map(len, inputs)) if noun not in UPLOADS else sum(part.source for parts in sizes for part in parts)
+    check_work(work, "positions", rows, bounds)
+    found = weights_of(predictor, sizes, settings, options.n_best)
+    wants_all = options.all_maps or bool(options.interventions)
+    weights = found.searched + (found.recorded if wants_all else 0)
+    if weights > bounds.weights:
+        how = "send shorter inputs or fewer, or lower beam, n_best, search.max_ratio or search.max_extra"
+        what = "the request may hold"
+        raise too_large(what, f"{weights:,} attention weights", f"{bounds.weights:,}", how)
+    if options.all_maps and found.certain > bounds.cells:
+        raise too_many_cells(found.certain, bounds)
+    records = wants_all or (options.view and weights + found.recorded <= bounds.weights)
+    weights = found.searched + (found.recorded if records else 0)
+    return Question(inputs, options, settings, work * rows, weights, records)
+
+
+def check_work(size: int, unit: str, rows: int, bounds: Bounds) -> None:
+    """Refuse inputs that are too large for the number of beams or outputs."""
+    if size * rows > bounds.work:
+        found = f"{size:,} {unit} x {rows} beams or outputs"
         raise too_large("the request asks for", found, f"{bounds.work:,} in all", "send less at a time")
-    return Question(inputs, options, settings, work)
+
+
+def too_many_cells(cells: int, bounds: Bounds) -> RefusedError:
+    """The refusal of an answer with too many weights."""
+    how = "send a shorter text, or ask without maps"
+    return too_large("the maps of the answer have", f"{cells:,} weights", f"{bounds.cells:,}", how)
 
 
 def accept_values(predictor: Predictor, values: Sequence[Any], bounds: Bounds) -> list[str]:

@@ -112,6 +112,7 @@ PREDICTION: Schema = {
         "trust": _text("How far the map may be trusted, with maps; or that it was not measured."),
         "alternatives": {"type": "array", "items": {"type": "object"}, "description": "Other outputs, with n_best."},
         "view": {"type": "object", "description": "The data that the viewer of the page draws, with view."},
+        "note": _text("Why a view has only the map of the output."),
         "intervened": {"type": "object", "description": "The output before interventions, and the difference."},
         "error": _text("Why the output is empty, for example since the input is too long."),
     },

@@ -153,6 +153,10 @@ class Source(ABC, Generic[Item]):
         """
         return [Span(0, item)]
 
+    def sizes(self, source: str, longest: int) -> list[int]:
+        """The number of positions of each part of an input; a subclass may know it without encoding the input."""
+        return [self.size(span.item) for span in self.split(self.encode(source), longest)]
+
     def time(self, position: int) -> float:
         """The time of a position in seconds, if the source is a recording; otherwise the position itself."""
         return float(position)

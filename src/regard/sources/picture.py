@@ -271,6 +271,10 @@ class Picture(Source[Image | Features]):
         """The number of cells of the grid."""
         return self.cells
 
+    def sizes(self, source: str, longest: int) -> list[int]:
+        """The number of cells of the grid: the same for every picture."""
+        return [self.cells]
+
     def collate(self, items: Sequence[Image | Features]) -> PictureBatch | FeatureBatch:
         """The pixels or the features of the pictures in one tensor."""
         mask = torch.ones(len(items), self.cells, dtype=torch.bool)

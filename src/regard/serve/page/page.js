@@ -156,9 +156,9 @@ function chooseFile(file) {
 
 function options() {
   const run = chosenRun(), number = (id) => Number(part(id).value);
-  if (part("options").hidden) return { view: true, all_maps: true };
+  if (part("options").hidden) return { view: true };
   const temperature = number("temperature"), search = temperature > 0 ? { temperature } : run.search.temperature ? { temperature: 0 } : {};
-  return { beam: number("beam"), n_best: number("outputs"), seed: number("seed"), search, view: true, all_maps: true };
+  return { beam: number("beam"), n_best: number("outputs"), seed: number("seed"), search, view: true };
 }
 
 /** Asks what is chosen and written now, without changes of the model. */
@@ -190,7 +190,7 @@ async function ask(question) {
 async function answer(question) {
   const { run, other, options, changes } = question;
   if (changes.length) {
-    const { n_best: _, all_maps: __, ...others } = options; // a changed model has one output
+    const { n_best: _, ...others } = options; // a changed model has one output
     const [changed] = await predict(question, run, { ...others, interventions: changes });
     return () => showChanged(changed);
   }
@@ -232,7 +232,7 @@ function clear() {
   state.question = null;
   state.viewer?.destroy();
   state.viewer = null;
-  for (const id of ["result", "problem", "change", "diff", "names-field"]) part(id).hidden = true;
+  for (const id of ["result", "problem", "change", "diff", "note", "names-field"]) part(id).hidden = true;
   for (const id of ["output", "score"]) part(id).textContent = "";
   part("chosen").replaceChildren();
 }
@@ -257,13 +257,21 @@ function show(prediction) {
   part("output").textContent = prediction.text || prediction.error || "(an empty output)";
   part("score").textContent = [state.question.run.input === "series" && !isOneOfSeveral() ? prediction.source : "", scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
   part("diff").hidden = true;
+  note(prediction);
   drawView(prediction.view && { ...prediction.view, name: "" });
   showChips();
+}
+
+/** What is said of the maps, such as that only one is shown. */
+function note({ note: text = "" }) {
+  part("note").textContent = text;
+  part("note").hidden = !text;
 }
 
 function showBoth([one, two]) {
   const { run, other } = state.question;
   show(one);
+  note(one.note ? one : two);
   part("output").textContent = "";
   for (const [name, prediction] of [[run.name, one], [other.name, two]]) {
     part("output").append(make("span", { class: "quiet" }, [`${name}: `]), prediction.text || "(an empty output)", make("br"));
@@ -279,6 +287,7 @@ function showChanged(prediction) {
   part("score").textContent = `${isOther ? "Without the change" : "The same as without the change"}: ${before.text || "(an empty output)"}`;
   part("diff").hidden = !isOther;
   part("diff").replaceChildren(...diff.flatMap(differing));
+  note(prediction);
   drawView(prediction.view);
   showChips();
 }
