@@ -24,7 +24,7 @@ from regard.recipe import Search
 from regard.storage import Run
 from regard.tasks import AnyTask, Scored, Transduce, task_of
 from regard.tasks.intervened import Intervened, compare, resolve
-from regard.trust import Sentences, sentences, with_sentences
+from regard.trust import Sentences, changed_by, sentences, with_sentences
 from regard.types import Example, Prediction
 
 LARGEST_SEED = 2**62  # torch takes 64 bits, and the seeds of further outputs are larger
@@ -53,7 +53,13 @@ class Predictor:
         return sentences(self.task.recipe.task, self.trust, attends=self.attends)
 
     def with_trust(self, prediction: Prediction) -> Prediction:
-        """A prediction of this run with the result of its measurement, and the sentence of each map."""
+        """A prediction of this run with the result of its measurement, and the sentence of each map.
+
+        A measurement belongs to the model as it was trained: under interventions, the sentence names these instead.
+        """
+        changes = models.active(self.model)
+        if changes:
+            return with_sentences(prediction, changed_by(changes))
         prediction = replace(prediction, trust=self.trust) if self.trust else prediction
         return with_sentences(prediction, self.sentences)
 

@@ -1,8 +1,11 @@
 """The sentence under every map of a run: how far the map may be trusted, or that this was not measured."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from regard.attention.intervene import Intervention
+from regard.errors import MOST_LISTED
 from regard.maps import AttentionMaps
 from regard.types import Prediction
 
@@ -29,6 +32,12 @@ def sentences(task: str, line: str, *, attends: bool) -> Sentences:
         return Sentences(*["not measured; regard measure needs attention to a source, and this model has none"] * 2)
     how = "not measured; regard measure RUN says how far"
     return Sentences(f"{how} this map may be trusted", f"{how} the map that predictions show may be trusted")
+
+
+def changed_by(interventions: Sequence[Intervention]) -> Sentences:
+    """The sentences while interventions are active: what was measured belongs to the model without them."""
+    named = ", ".join(map(str, interventions[:MOST_LISTED])) + (", ..." if len(interventions) > MOST_LISTED else "")
+    return Sentences(*[f"not measured: the model was changed by {named}"] * 2)
 
 
 def with_sentences(prediction: Prediction, said: Sentences) -> Prediction:

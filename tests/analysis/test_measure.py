@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard
 from commands import shared_commands
@@ -361,6 +361,36 @@ def test_maps_of_other_layers_and_heads_say_what_was_measured() -> None:
             "trust the map" if attention.place == maps.pick().place and attention == maps.pick() else other
         )
     assert maps.pick().minus(maps.pick()).trust == ""
+
+
+@pytest.mark.parametrize("change", ["permute seed=3", "force row=1 column=2", "erase 1", "swap 1 2", "uniform"])
+def test_maps_of_a_changed_model_do_not_have_the_sentence_of_the_unchanged_one(change: str) -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+    predictor.trust = "trust the map"
+    result = predictor.intervene("abc", [change])
+    (written,) = map(str, result.interventions)
+    changed = f"not measured: the model was changed by {written}"
+    assert result.before.trust == result.before.map.trust == "trust the map"
+    for prediction in (result.after, result.forced):
+        assert prediction.trust == ""
+        assert {own.trust for own in [prediction.map, *prediction.maps]} == {changed}
+    with regard.intervene(predictor, change):
+        assert set(under(predictor, all_maps=True)) == {changed}
+        assert force(predictor, EXAMPLES)[0].trust == ""
+    assert under(predictor) == ("trust the map",)
+
+
+def test_the_sentence_names_the_interventions_of_all_open_blocks() -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+    twice, part = Uniform(), nn.ModuleDict({"decoder": predictor.model.decoder})
+    with regard.intervene(part, twice):  # another model, which has a part of this one
+        with regard.intervene(predictor, "permute seed=2", twice):
+            assert under(predictor) == ("not measured: the model was changed by uniform, permute seed=2, uniform",)
+        assert under(predictor) == ("not measured: the model was changed by uniform",)
+        result = predictor.intervene("abc", "erase 2")
+        assert result.before.map.trust == "not measured: the model was changed by uniform"
+        assert result.after.map.trust == "not measured: the model was changed by uniform, erase 2"
+    assert under(predictor)[0].startswith("not measured; regard measure RUN")
 
 
 @pytest.mark.parametrize("run", ["classify", "masked_lm", "answer"])

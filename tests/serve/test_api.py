@@ -169,6 +169,21 @@ def test_how_far_a_map_may_be_trusted_is_told_with_it(local) -> None:
     assert server.predict(inputs=[text], view=True).json()["predictions"][0]["view"]["honesty"] == predictor.trust
 
 
+def test_maps_of_a_changed_model_do_not_have_the_sentence_of_the_unchanged_one(local) -> None:
+    predictor = load(golden("transformer"))
+    predictor.trust = "trust the map in part"
+    (text, *_) = inputs_of("transformer")
+    content = {"inputs": [text], "interventions": ["permute seed=3"], "maps": True, "all_maps": True, "view": True}
+    answer = local(run=lambda: predictor).predict(**content).json()["predictions"][0]
+    changed = "not measured: the model was changed by permute seed=3"
+    assert answer["trust"] == changed
+    assert {own["trust"] for own in answer["maps"]} == {changed}
+    assert answer["intervened"]["before"]["trust"] == "trust the map in part"
+    before, after = (panel["honesty"] for panel in answer["view"]["panels"])
+    assert before.endswith("trust the map in part")
+    assert after == changed
+
+
 # interventions
 
 

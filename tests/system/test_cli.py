@@ -1170,7 +1170,7 @@ def in_process(run: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> InProce
 def test_look_shows_a_chosen_layer_and_head_or_all_maps(in_process: InProcess, tmp_path: Path) -> None:
     place = {"site": "decoder.cross_attention", "layer": 1, "head": 1}
     plain = json.loads(in_process.look(as_json=True)[0])
-    chosen = json.loads(in_process.look(as_json=True, layer=1, head=1)[0])
+    chosen = json.loads(in_process.look(as_json=True, layer=1, head="1")[0])
     assert "site" not in plain
     assert place.items() <= chosen.items()
     assert chosen["rows"] == plain["tokens"]
@@ -1224,8 +1224,8 @@ def test_force_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> 
 ONE_HEAD = "head 2: decoder.cross_attention of this model has one head, head 1"
 NOT_THERE = [
     ({"layer": 7}, "layer 7: decoder.cross_attention has one layer, layer 1"),
-    ({"head": 2}, ONE_HEAD),
-    ({"head": 2, "all_maps": True}, ONE_HEAD),
+    ({"head": "2"}, ONE_HEAD),
+    ({"head": "2", "all_maps": True}, ONE_HEAD),
     ({"site": "encoder.self_attention"}, "site 'encoder.self_attention': this model has decoder.cross_attention"),
     ({"all_maps": True, "out": [Path("x.svg")]}, "'x.svg' holds one map, but --all shows several; write them to a"),
     ({"target": "F", "beam": 2}, "--beam is for a search, but --target gives the output; leave one of them out"),

@@ -1,7 +1,7 @@
 """Ways to read word links from a run's attention: which layer and head, weighted by norms or not, at which step.
 
 A reading is chosen on one half of the gold sentences and reported on the other, and the other way round, so that no
-link that it is judged by took part in its choice.
+link that it is judged by took part in its choice. Silver links are made without people: from two runs that agree.
 """
 
 import random
@@ -10,16 +10,17 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from regard.analysis.alignment import READINGS, SYMMETRIES, Link, alignment_error_rate
+from regard.analysis.alignment import READINGS, SYMMETRIES, Link, alignment_error_rate, grow_diagonal
 from regard.analysis.forced import force, translator, word_axes
 from regard.console import counted
 from regard.data.gold import Gold
-from regard.errors import RecipeError
+from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap, AttentionMaps
 from regard.metrics import Measured
 from regard.models import CROSS
 from regard.predict import Predictor
-from regard.types import Example
+from regard.storage import Run
+from regard.types import END, SPECIALS, Example
 
 CHUNK = 32  # sentences whose maps of all heads are in memory at a time
 SEED = 1  # of the two halves
@@ -36,6 +37,22 @@ class Reading(NamedTuple):
     def __str__(self) -> str:
         heads = "mean" if self.head is None else f"head {self.head}"
         return f"layer {self.layer} {heads}{', by norm' if self.by_norm else ''}, {self.step}"
+
+    def map(self, maps: AttentionMaps) -> AttentionMap:
+        """The map of one output by this reading, whose `links` are those that were judged: a row for each token."""
+        [layer] = maps.select(CROSS, self.layer).layers
+        read = layer.by_norm() if self.by_norm else layer
+        return replace(self.at_step(read.map(self.head)), trust=layer.other_trust)
+
+    def at_step(self, attention: AttentionMap) -> AttentionMap:
+        """The map whose row of a token is that of this reading's step, without the row of `</s>`.
+
+        Without a row of `</s>`, as after a search, the last token has no later row, and keeps its own.
+        """
+        last, shift = len(attention.rows) - 1, READINGS[self.step]
+        tokens = attention.rows[:-1] if attention.rows[-1:] == (SPECIALS[END],) else attention.rows
+        places = [min(row + shift, last) for row in range(len(tokens))]
+        return replace(attention, weights=attention.weights[places], rows=tokens)
 
 
 Links = list[set[Link]]  # of each sentence
@@ -61,11 +78,9 @@ def readings(predictor: Predictor, examples: Sequence[Example]) -> dict[Reading,
         for example, forced in zip(chunk, force(predictor, chunk, all_maps=True), strict=True):
             if forced.maps is None or CROSS not in forced.maps.sites:
                 raise RecipeError(f"{predictor.run.path} has no attention to the source, so it aligns nothing")
-            axes, count = word_axes(task, example), len(forced.tokens)
+            axes = word_axes(task, example)
             for reading, attention in _maps(forced.maps.select(CROSS)):
-                shift = READINGS[reading.step]
-                rows = replace(attention, weights=attention.weights[shift : shift + count], rows=forced.tokens)
-                links.setdefault(reading, []).append(set(rows.merged(*axes).links()))
+                links.setdefault(reading, []).append(set(reading.at_step(attention).merged(*axes).links()))
     return links
 
 
@@ -94,6 +109,40 @@ def error(links: Links, gold: Gold, places: Sequence[int]) -> float:
 def best(candidates: dict[Reading, Links], gold: Gold, places: Sequence[int]) -> Reading:
     """The reading with the lowest error on these sentences; of equal ones the first."""
     return min(candidates, key=lambda reading: error(candidates[reading], gold, places))
+
+
+class Chosen(NamedTuple):
+    """The best reading of all sentences, and what it is worth: the error of readings chosen on the other half."""
+
+    reading: Reading
+    error: Measured
+
+
+def choose(candidates: dict[Reading, Links], gold: Gold) -> Chosen:
+    """The best of all readings, on gold or silver links."""
+    everywhere = range(len(gold.examples))
+    return Chosen(best(candidates, gold, everywhere), _row("best of all", candidates, gold).error)
+
+
+def store(run: Run, chosen: Chosen) -> None:
+    """Keep the chosen reading in the run, for `--head best`; it counts as long as the weights are the same."""
+    measured = {"alignment_error_rate": chosen.error.value, "signature": chosen.error.signature}
+    run.store_reading(chosen.reading._asdict() | measured)
+
+
+def stored(run: Run) -> Reading:
+    """The reading that is kept in the run; RecipeError if there is none for its present weights."""
+    content = run.reading()
+    if content is None:
+        raise RecipeError(
+            f"no layer and head were chosen for the weights of {run.path}; choose them on gold links: regard align "
+            f"{run.path} GOLD --heads --store"
+        )
+    layer, head, by_norm, step = (content.get(key) for key in Reading._fields)
+    numbers = all(type(number) is int and number >= 1 for number in (layer, 1 if head is None else head))
+    if not numbers or type(by_norm) is not bool or step not in list(READINGS):
+        raise CorruptError(f"the reading in {run.path} is damaged; run regard align --heads --store again")
+    return Reading(layer, head, by_norm, step)  # type: ignore[arg-type]
 
 
 FAMILIES: dict[str, Callable[[Reading, int], bool]] = {  # of a reading and the last layer
@@ -138,6 +187,7 @@ def _crossed(of_first: Links, of_second: Links, first: Sequence[int], second: Se
 
 def _measured(links: Links, gold: Gold) -> Measured:
     value, signature = alignment_error_rate(links, gold.sure, gold.possible)
+    signature += f"|silver:{gold.silver}" if gold.silver else ""
     return Measured(value, f"{signature}|forced|words merged|links:argmax|chosen on the other half, seed:{SEED}")
 
 
@@ -147,10 +197,7 @@ def symmetric_rows(forward: dict[Reading, Links], backward: dict[Reading, Links]
     `backward` are the readings of the run that translates the other way, with links as it gives them: (its source word,
     its target word), which is (target word, source word) here.
     """
-    turned = {
-        reading: [{(source, target) for target, source in links} for links in sentences]
-        for reading, sentences in backward.items()
-    }
+    turned = _turned(backward)
     first, second = halves(len(gold.examples))
     joined: list[dict[str, Links]] = []
     chosen = []
@@ -166,10 +213,33 @@ def symmetric_rows(forward: dict[Reading, Links], backward: dict[Reading, Links]
     return rows
 
 
+def _turned(backward: dict[Reading, Links]) -> dict[Reading, Links]:
+    """The links of a run of the other direction, as (source word, target word) of this one."""
+    return {
+        reading: [{(source, target) for target, source in links} for links in sentences]
+        for reading, sentences in backward.items()
+    }
+
+
+def silver(forward: dict[Reading, Links], backward: dict[Reading, Links], examples: Sequence[Example]) -> Gold:
+    """Links made without people: those of two runs of opposite directions, joined by grow-diag.
+
+    Of both runs, the means of layers are taken that agree most with each other, as Chen et al. 2020 choose layers.
+    `backward` is as in `symmetric_rows`.
+    """
+    turned = _turned(backward)
+    means = [[reading for reading in side if reading.head is None] for side in (forward, turned)]
+    one, other = min(product(*means), key=lambda pair: alignment_error_rate(forward[pair[0]], turned[pair[1]]).value)
+    links = [grow_diagonal(*both) for both in zip(forward[one], turned[other], strict=True)]
+    if not any(links):
+        raise DataError("the two runs agree on no link, so that they make no silver links; give longer pairs or gold")
+    return Gold([*examples], links, [set() for _ in links], 0, f"grow-diag of {one} and reverse {other}")
+
+
 def reversed_gold(gold: Gold) -> Gold:
     """The gold set for a run of the other direction: sources and targets, and the ends of links, are swapped."""
     examples = [replace(example, source=example.target, target=example.source) for example in gold.examples]
     sure, possible = (
         [{(target, source) for source, target in links} for links in side] for side in (gold.sure, gold.possible)
     )
-    return Gold(examples, sure, possible, gold.skipped)
+    return Gold(examples, sure, possible, gold.skipped, gold.silver)

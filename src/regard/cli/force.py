@@ -10,7 +10,20 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import Columns, Json, Quiet, RunPath, note, one_line, say, to_json, write_lines
-from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
+from regard.cli.maps import (
+    All,
+    HeadOrBest,
+    Layer,
+    Out,
+    Pieces,
+    Scale,
+    SiteName,
+    check_files,
+    choose,
+    choose_all,
+    head_number,
+    reading_of,
+)
 from regard.errors import DataError
 from regard.visible import is_terminal
 
@@ -36,7 +49,7 @@ def force(
     out: Out = None,
     site: SiteName = None,
     layer: Layer = None,
-    head: Head = None,
+    head: HeadOrBest = None,
     all_maps: All = False,
     pieces: Pieces = False,
     scale: Scale = None,
@@ -54,6 +67,7 @@ def force(
     """
     from regard.console import ProgressLog, counted, unwatched
 
+    chosen_head = head_number(head, alone=site is None and layer is None and not all_maps)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis.forced import force
@@ -63,6 +77,7 @@ def force(
         predictor = load(run)
         recipe = core.with_columns(predictor.task, tuple(files), columns)
         examples, dropped = predictor.task.reader(recipe)(tuple(files))
+    reading = reading_of(head, predictor.run)
     core.note_unfinished(predictor.run, quiet=quiet)
     drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale) for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
@@ -86,9 +101,9 @@ def force(
                 lines += _lines(number, prediction, tokens=tokens, as_json=as_json)
                 for drawing in drawings:
                     if all_maps:
-                        drawing.add(prediction.title, choose_all(prediction, site, layer, head))
+                        drawing.add(prediction.title, choose_all(prediction, site, layer, chosen_head))
                     else:
-                        drawing.add(prediction.title, {(): choose(prediction, site, layer, head)})
+                        drawing.add(prediction.title, {(): choose(prediction, site, layer, chosen_head, reading)})
             write_lines(lines)
     for drawing in drawings:
         if not (quiet or as_json):

@@ -29,7 +29,7 @@ from regard.cli.core import (
 )
 from regard.cli.maps import (
     All,
-    Head,
+    HeadOrBest,
     Layer,
     Matrix,
     Out,
@@ -39,7 +39,9 @@ from regard.cli.maps import (
     check_files,
     choose,
     choose_all,
+    head_number,
     maps_to_dict,
+    reading_of,
 )
 from regard.cli.predict import Notes
 from regard.cli.series import MapChoice, look_at_series
@@ -65,7 +67,7 @@ def look(
     beam: Beam = None,
     site: SiteName = None,
     layer: Layer = None,
-    head: Head = None,
+    head: HeadOrBest = None,
     all_maps: All = False,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help=TARGET)] = None,
     n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
@@ -97,6 +99,7 @@ def look(
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
     if n_best > 1 and target is not None:
         raise RecipeError("--n-best is for a search, but --target gives the output; leave one of them out")
+    number = head_number(head, alone=site is None and layer is None and not all_maps and beside is None)
     storage.Run.open(run)  # errors before torch is loaded
     if beside is not None:
         storage.Run.open(beside)
@@ -121,9 +124,12 @@ def look(
         if target is not None or beam is not None or pieces or n_best > 1 or beside is not None:
             others = "--target, --beam, --n-best, --beside and --pieces"
             raise RecipeError(f"this run forecasts a series: {others} are for texts; leave them out")
-        chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
+        if head is not None and number is None:
+            raise RecipeError("this run forecasts a series, which has no gold links: leave out --head best")
+        chosen_maps = MapChoice(site, layer, number, all_maps, matrix, scale)
         look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
         return
+    reading = reading_of(head, predictor.run)
     with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
         log.begin("looking")
         if predictor.task.reads_files:
@@ -141,13 +147,13 @@ def look(
             prediction = answer(all_maps=True)
         log.begin("drawing")
         if all_maps:
-            chosen = choose_all(prediction, site, layer, head)
+            chosen = choose_all(prediction, site, layer, number)
             if matrix:
                 chosen = {place: attention.without_view() for place, attention in chosen.items()}
             shown_maps = list(chosen.values())
             drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
         else:
-            attention = choose(prediction, site, layer, head)
+            attention = choose(prediction, site, layer, number, reading)
             shown_maps = [attention.without_view() if matrix else attention]
             draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
             drawings = [(path, draw_as(path.suffix)) for path in out or []]
@@ -165,7 +171,8 @@ def look(
         if not as_json:
             say(f"written: {path}")
     if as_json:
-        write_line(to_json(prediction.to_dict() | maps_to_dict(shown_maps, all_maps=all_maps)))
+        about = {} if reading is None else {"reading": str(reading)}
+        write_line(to_json(prediction.to_dict() | maps_to_dict(shown_maps, all_maps=all_maps) | about))
         return
     write_line(one_line(prediction.text) + _probability(predictor, prediction))
     write_lines([f"{one_line(rival.text)}  (rival, score {rival.score:.2f})" for rival in prediction.alternatives])
@@ -176,7 +183,7 @@ def look(
     for attention in shown_maps:
         write_line("")
         if attention.place is not None:
-            write_line(str(attention.place))
+            write_line(str(attention.place if reading is None else reading))
         print_map(attention, pieces=pieces, scale=scale)
 
 

@@ -9,7 +9,9 @@ import typer
 from regard.errors import RecipeError, shown
 
 if TYPE_CHECKING:
+    from regard.analysis.readings import Reading
     from regard.maps import AttentionMap, AttentionMaps
+    from regard.storage import Run
     from regard.types import Prediction
 
 OUT = "Also write a file: .html, .svg, .png, .gif (moves), .csv or .pharaoh; may be repeated."
@@ -22,10 +24,15 @@ SCALE += (
 MATRIX = (
     "Show the weights of a picture, recording or series as a matrix, not with the picture, spectrogram or forecast."
 )
+MOST_DIGITS = 10  # of the number of a head
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
 Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
 Head = Annotated[int | None, typer.Option(min=1, help="The head, counted from 1.  [default: the mean of all]")]
+BEST = "best"  # in place of the number of a head
+HEAD_OR_BEST = "The head, counted from 1; or best: layer, head and step that regard align --store chose.  "
+HEAD_OR_BEST += "[default: the mean of all]"
+HeadOrBest = Annotated[str | None, typer.Option("--head", metavar="HEAD", help=HEAD_OR_BEST)]
 All = Annotated[bool, typer.Option("--all", help="All sites, layers and heads that are not chosen; .html holds them.")]
 Scale = Annotated[str | None, typer.Option("--scale", metavar="one|map|row", help=SCALE)]
 Matrix = Annotated[bool, typer.Option("--matrix", help=MATRIX)]
@@ -46,8 +53,34 @@ def check_files(paths: Sequence[Path], *, all_maps: bool, scale: str | None) -> 
             raise RecipeError(f"{message}, or choose --site, --layer and --head without --all")
 
 
-def choose(prediction: "Prediction", site: str | None, layer: int | None, head: int | None) -> "AttentionMap":
+def head_number(head: str | None, *, alone: bool) -> int | None:
+    """The number of a head; None if it is not given, or `best`, which is allowed only if it is `alone`."""
+    if head == BEST and not alone:
+        raise RecipeError("--head best is one map, with its own layer; leave out --site, --layer, --all and --beside")
+    if head is None or head == BEST:
+        return None
+    if not (head.isdecimal() and head.isascii() and len(head) < MOST_DIGITS and int(head)):
+        raise RecipeError(f"--head {shown(head)}: give the number of a head, counted from 1, or best")
+    return int(head)
+
+
+def reading_of(head: str | None, run: "Run") -> "Reading | None":
+    """The reading that is kept in the run, if it was asked for."""
+    from regard.analysis.readings import stored
+
+    return stored(run) if head == BEST else None
+
+
+def choose(
+    prediction: "Prediction",
+    site: str | None,
+    layer: int | None,
+    head: int | None,
+    reading: "Reading | None" = None,
+) -> "AttentionMap":
     """The chosen map of a prediction: its own map if nothing is chosen."""
+    if reading is not None:
+        return reading.map(_stack(prediction))
     if prediction.map is not None and (site, layer, head) == (None, None, None):
         return prediction.map
     return _stack(prediction).pick(site, layer, head)

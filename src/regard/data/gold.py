@@ -11,6 +11,7 @@ from regard.types import Example
 
 LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")  # Python converts no number of thousands of digits
 SEPARATORS = {1: "\t", 2: "|||", 3: "\n"}  # of fields in the first file, by the number of files; no line holds "\n"
+PAIRS = "one file of source<TAB>target or source ||| target; or sources and targets"
 FORMS = "one TSV of source<TAB>target<TAB>links; or pairs and links; or sources, targets and links"
 
 
@@ -21,6 +22,7 @@ class Gold(NamedTuple):
     sure: list[set[tuple[int, int]]]
     possible: list[set[tuple[int, int]]]  # without the sure links
     skipped: int  # links whose word indices are past the end of a sentence
+    silver: str = ""  # how the links were made, if they were computed from models and not drawn by people
 
 
 class Line(NamedTuple):
@@ -34,8 +36,9 @@ class Line(NamedTuple):
 def gold(names: tuple[str, ...], first: int = 0) -> Gold:
     """Reads pairs with links such as `3-4` (sure) and `3p4` (possible); `first` is the number of the first word.
 
-    The files are one TSV of `source<TAB>target<TAB>links` (XL-WA); or one file of `source ||| target` and one of links
-    (the format of fast_align and awesome-align); or one file each of sources, targets and links.
+    The files are one TSV of `source<TAB>target<TAB>links` (XL-WA); or one file of `source ||| target` (the format of
+    fast_align and awesome-align) or `source<TAB>target`, and one of links; or one file each of sources, targets and
+    links.
     """
     lines = list(_lines(names))
     parsed = [_links(line, first) for line in counted(lines, "reading links")]
@@ -94,10 +97,40 @@ def _lines(names: tuple[str, ...]) -> Iterator[Line]:
         raise DataError(f"{counts}; they must be parallel")
     for number, row in enumerate(zip(*texts, strict=True), start=1):
         origin = f"{names[0]}:{number}"
-        fields = [*row[0].split(SEPARATORS[len(names)]), *row[1:]]
+        fields = [*_fields(row[0], SEPARATORS[len(names)]), *row[1:]]
         if len(fields) != 3:
             raise DataError(f"{origin}: not in the expected format; give {FORMS}")
-        source, target = (" ".join(word for word in text.split(" ") if word) for text in fields[:2])
-        if not source.strip() or not target.strip():
-            raise DataError(f"{origin}: the source or the target is blank, with no words to link; remove the pair")
-        yield Line(Example(source, target, origin=origin), fields[2], f"{names[-1]}:{number}")
+        yield Line(_example(fields[0], fields[1], origin), fields[2], f"{names[-1]}:{number}")
+
+
+def pairs(names: tuple[str, ...]) -> Gold:
+    """Reads pairs, without any link: a file of `source<TAB>target` or `source ||| target`, or one of each side."""
+    if len(names) not in (1, 2):
+        raise DataError(f"{len(names)} files given; give {PAIRS}")
+    texts = [load(name) for name in names]
+    if len({len(text) for text in texts}) > 1:
+        raise DataError(f"{names[0]} has {len(texts[0]):,} lines, {names[1]} {len(texts[1]):,}; they must be parallel")
+    examples = []
+    for number, row in enumerate(zip(*texts, strict=True), start=1):
+        origin = f"{names[0]}:{number}"
+        fields = _fields(row[0], SEPARATORS[2]) if len(names) == 1 else [*row]
+        if len(fields) != 2:
+            raise DataError(f"{origin}: not in the expected format; give {PAIRS}")
+        examples.append(_example(fields[0], fields[1], origin))
+    if not examples:
+        raise DataError(f"{names[0]} has no pair; give {PAIRS}")
+    none: list[set[tuple[int, int]]] = [set() for _ in examples]
+    return Gold(examples, none, none, 0)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    """The fields of a line; pairs without `|||` are separated by a tab."""
+    return line.split("\t" if separator == SEPARATORS[2] and separator not in line else separator)
+
+
+def _example(source: str, target: str, origin: str) -> Example:
+    """A pair with one space between words; DataError if a side is blank."""
+    source, target = (" ".join(word for word in text.split(" ") if word) for text in (source, target))
+    if not source.strip() or not target.strip():
+        raise DataError(f"{origin}: the source or the target is blank, with no words to link; remove the pair")
+    return Example(source, target, origin=origin)

@@ -2,7 +2,7 @@
 
 from regard.attention.sites import CROSS, DECODER_SELF, ENCODER_SELF, POOLING, sites
 from regard.models.classifier import Classifier
-from regard.models.interventions import intervene
+from regard.models.interventions import active, intervene
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.lora import merged, with_lora
@@ -28,6 +28,7 @@ __all__ = [
     "LanguageModel",
     "Seq2Seq",
     "SharedRows",
+    "active",
     "assemble",
     "build",
     "fitting_weights",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,7 +46,36 @@ def intervene(model: nn.Module, *interventions: Intervention | str) -> Iterator[
         for hooked in _hooks(model, [one for one in chosen if isinstance(one, WeightIntervention)]):
             stack.enter_context(hooked)
         _change_source(model, [one for one in chosen if not isinstance(one, WeightIntervention)], stack)
+        stack.enter_context(_listed(model, chosen))
         yield
+
+
+class _Block(NamedTuple):
+    """A block in which interventions act."""
+
+    modules: frozenset[nn.Module]
+    interventions: Sequence[Intervention]
+
+
+_OPEN: dict[int, _Block] = {}  # the blocks that are open, in the order in which they were entered
+
+
+def active(model: nn.Module) -> tuple[Intervention, ...]:
+    """The interventions that now act in a model, also those of blocks around a part of it or around a larger model."""
+    blocks = list(_OPEN.values())
+    modules = frozenset(model.modules()) if blocks else frozenset()
+    return tuple(one for block in blocks if block.modules & modules for one in block.interventions)
+
+
+@contextmanager
+def _listed(model: nn.Module, chosen: Sequence[Intervention]) -> Iterator[None]:
+    """In the block, `active` lists these interventions."""
+    block = _Block(frozenset(model.modules()), chosen)
+    _OPEN[id(block)] = block
+    try:
+        yield
+    finally:
+        del _OPEN[id(block)]
 
 
 # ---- attention weights

@@ -44,6 +44,7 @@ ENVIRONMENT = "environment.json"  # what the run was trained with: versions, pro
 ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
 PROLONGED = "prolonged.json"  # the lengths that the run had before it was prolonged; absent if it never was
 MEASURES = "measures.json"  # how far its maps may be trusted, as `regard measure` found; absent if it never ran
+READING = "reading.json"  # from which layer and head links are read best, as `regard align` chose; absent if it did not
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
@@ -267,7 +268,8 @@ class Run(Folder):
 
     def own_paths(self) -> list[Path]:
         """The paths of all files that regard keeps in a run, those that are not there yet included."""
-        names = {MANIFEST, RECIPE, METRICS, MODEL, DATA, PLUGINS, ENVIRONMENT, ORIGIN, PROLONGED, MEASURES, LOCK}
+        names = {MANIFEST, RECIPE, METRICS, MODEL, DATA, PLUGINS, ENVIRONMENT, ORIGIN, PROLONGED, MEASURES, READING}
+        names.add(LOCK)
         folders = [checkpoint.path for checkpoint in self.checkpoints()]
         inner = [folder / name for folder in folders for name in os.listdir(folder)]
         return [self.path / name for name in sorted(names | self.manifest().files.keys())] + inner
@@ -321,13 +323,30 @@ class Run(Folder):
 
     def trust(self) -> str:
         """The sentence that says how far its maps may be trusted; empty if its present weights were not measured."""
-        if not self.has_file(MEASURES):
+        stored = self._of_present_weights(MEASURES)
+        if stored is None:
             return ""
-        stored = parse_json(self.read(MEASURES, LARGEST_LIST), dict, self.path / MEASURES)
         line = stored.get("line")
         if not isinstance(line, str) or not line or len(line) > LONGEST_LINE:
             raise CorruptError(f"{self.path / MEASURES} is damaged: it has no sentence; run regard measure again")
-        return line if stored.get("weights") == self.manifest().files.get(MODEL) else ""
+        return line
+
+    def store_reading(self, reading: Mapping[str, Any]) -> None:
+        """Store from which layer and head links are read best; it counts as long as the weights are the same."""
+        content = {"weights": self.manifest().files.get(MODEL, []), **reading}
+        with self.training() as held:
+            held.replace(READING, json.dumps(content, indent=1).encode() + b"\n")
+
+    def reading(self) -> dict[str, Any] | None:
+        """What `store_reading` stored; None if nothing was stored for its present weights."""
+        return self._of_present_weights(READING)
+
+    def _of_present_weights(self, name: str) -> dict[str, Any] | None:
+        """A JSON object with the digests of the `weights` that it is about; None if these are not the present ones."""
+        if not self.has_file(name):
+            return None
+        stored = parse_json(self.read(name, LARGEST_LIST), dict, self.path / name)
+        return stored if stored.get("weights") == self.manifest().files.get(MODEL) else None
 
     # One process at a time trains a run.
 
