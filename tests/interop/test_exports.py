@@ -1,5 +1,7 @@
 """Exports compute what the run computes, as other toolkits run them; what they cannot express is refused by its key."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -141,21 +143,33 @@ def test_what_a_toolkit_cannot_express_is_refused_by_its_key(module, changes, me
         module.check(predictor.task.recipe)
 
 
-def test_an_export_that_does_not_match_is_not_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("wrong", "precision"), [("float32", "float32"), ("float32", "int8"), ("int8", "int8")]
+)  # files of another model are written in `wrong`
+def test_an_export_that_does_not_match_is_not_written(wrong, precision, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
     predictor = regard.load(make_run(tmp_path, "word", **TRANSFORMER))
-    honest = ctranslate2.files
-
-    def changed(predictor, precision):
-        other = regard.load(make_run(tmp_path / "other", "word", seed=5, **TRANSFORMER))
-        return honest(other, precision)
-
-    monkeypatch.setattr(ctranslate2, "files", changed)
-    with pytest.raises(CorruptError, match="does not match the run"):
-        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES)
+    other = regard.load(make_run(tmp_path / "other", "word", seed=5, **TRANSFORMER))
+    right = ctranslate2.files
+    monkeypatch.setattr(ctranslate2, "files", lambda own, each: right(other if each == wrong else own, each))
+    with pytest.raises(CorruptError, match=f"the export to CTranslate2 in {wrong} does not match the run"):
+        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision)
     assert not (tmp_path / "out").exists()
-    forced_out = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, force=True)
+    forced_out = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision, force=True)
     assert "does not match" in forced_out.parity
+
+
+@pytest.mark.parametrize("precision", ctranslate2.TYPES)
+def test_ctranslate2_adds_no_end_to_sources_of_a_run_without_it(precision, tmp_path):
+    engine = pytest.importorskip("ctranslate2")
+    predictor = regard.load(make_run(tmp_path, "word", ends=False, **TRANSFORMER))
+    done = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision)
+    assert f"float32: greedily, {len(SOURCES)} of {len(SOURCES)} outputs are the same" in done.parity
+    assert json.loads((done.path / "config.json").read_text())["add_source_eos"] is False
+    own = predictor.predict(["wir sehen"], beam=1, search={"ends_in_beam": True})[0].text
+    if precision == "float32":
+        written_out = engine.Translator(str(done.path)).translate_batch([["wir", "sehen"]], beam_size=1)
+        assert " ".join(written_out[0].hypotheses[0]) == own
 
 
 def test_an_export_has_a_model_card_and_never_replaces_a_folder(tmp_path):
