@@ -15,6 +15,8 @@ from regard.types import BEGIN, END, Example
 
 # Sources of different lengths, so that batches have padding.
 SOURCES = [" ".join(text.split()[:count]) for text in TEXTS for count in (1, 2, 3, 4)]
+# Texts with the pieces of special tokens, and with white space that patterns of other toolkits may not know.
+SPECIAL_TEXTS = ["das </s> ist", "</s>", "<pad> <unk> <s> haus", "das</s> ist<pad>", "das\x1cist\u2003gut\x85und \tein"]
 TARGETS = ["sua sad extra", "llab", "tug tsi sad", "dnu nie", "extra extra nie dnu", "riw nehes"]
 BEAMS = (1, 2, 3)  # with 3, an output of pegasus depends on search.ends_in_beam
 BLENDERBOT = {"model.positions": "learned", "model.attention.groups": 1}
@@ -88,8 +90,28 @@ def test_hugging_face_tokenizers_encode_alike(predictor, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = written(tmp_path / "hf", hugging_face.files(predictor))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for text in TEXTS:
+    for text in [*TEXTS, *SPECIAL_TEXTS]:
         assert tokenizer(text)["input_ids"] == [*predictor.task.source.encode(text), END]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["word", "character"])
+def test_hugging_face_tokenizers_add_an_end_as_the_run_does(kind, tmp_path):
+    pytest.importorskip("transformers")
+    predictor = regard.load(make_run(tmp_path, kind, ends=False, **TRANSFORMER))
+    translator = hugging_face.Translator(written(tmp_path / "hf", hugging_face.files(predictor)), predictor.task)
+    assert translator.encoded_otherwise([*TEXTS, *SPECIAL_TEXTS]) == []
+    assert translator.tokenizer("das ist")["input_ids"] == predictor.task.source.encode("das ist")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenizer_that_encodes_otherwise_is_not_written(tmp_path):
+    pytest.importorskip("transformers")
+    predictor = regard.load(make_run(tmp_path, "sentencepiece", **TRANSFORMER))
+    with pytest.raises(CorruptError, match="1 of 25 texts get other ids, such as '>>fra<< das ist'"):
+        export.export(predictor, "huggingface", tmp_path / "out", [*SOURCES, ">>fra<< das ist"])
+    assert not (tmp_path / "out").exists()
+    export.export(predictor, "huggingface", tmp_path / "out", SOURCES)
 
 
 def test_ctranslate2_computes_the_same_log_probabilities_and_tokens(predictor, tmp_path):

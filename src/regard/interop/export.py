@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import CorruptError, RecipeError, pick
+from regard.errors import CorruptError, RecipeError, pick, shown
 from regard.interop import card, ctranslate2, hugging_face, onnx, parity, transformer
 from regard.models import Seq2Seq
 from regard.predict import Predictor
@@ -14,6 +14,7 @@ from regard.storage.files import create_folder, write_errors
 from regard.tasks import Transduce
 
 CARD = "README.md"
+FORCE = "--force writes it"
 BEAM = 5  # of the parity check
 LEAST_SAME = {"float32": 0.995, "int8": 0.5}  # shares of equal best hypotheses; int8 rounds, so that many may differ
 LARGEST_DIFFERENCE = 1e-4  # of the logits of ONNX
@@ -107,7 +108,7 @@ def _compare_outputs(
     """
     greedy, wide = (parity.compare(task, model, translator, texts, beam)[0] for beam in (1, BEAM))
     if greedy.share < LEAST_SAME[precision]:
-        least = f"at least {LEAST_SAME[precision]:.1%} are needed; --force writes it"
+        least = f"at least {LEAST_SAME[precision]:.1%} are needed; {FORCE}"
         raise CorruptError(f"the export to {name} in {precision} does not match the run: {greedy}; {least}")
     return f"{greedy}; {wide}"
 
@@ -118,14 +119,18 @@ def _check_ctranslate2(folder: Path, task: Transduce, model: Seq2Seq, texts: Seq
 
 
 def _check_hugging_face(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
-    return _compare_outputs(hugging_face.NAME, hugging_face.Translator(folder, task), task, model, texts, precision)
+    translator = hugging_face.Translator(folder, task)
+    if different := translator.encoded_otherwise(texts):
+        count = f"{len(different):,} of {len(texts):,} texts get other ids, such as {shown(different[0])}"
+        raise CorruptError(f"the tokenizer of the export to {hugging_face.NAME} does not match: {count}; {FORCE}")
+    return _compare_outputs(hugging_face.NAME, translator, task, model, texts, precision)
 
 
 def _check_onnx(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
     difference = onnx.compare(task, model, onnx.Graphs(folder), texts[:FEW])
     if max(difference.logits, difference.map or 0.0) > LARGEST_DIFFERENCE:
         most = f"at most {LARGEST_DIFFERENCE:g} is allowed"
-        raise CorruptError(f"the export to ONNX does not match the run: {difference}; {most}; --force writes it")
+        raise CorruptError(f"the export to ONNX does not match the run: {difference}; {most}; {FORCE}")
     return str(difference)
 
 
