@@ -213,3 +213,46 @@ def test_a_model_card_names_data_and_parts(tmp_path):
     text = card.write(regard.load(make_run(tmp_path, "word", **RECURRENT)))
     for part in ("corpus `reverse`", "order bahdanau", "score additive", "no recorded scores"):
         assert part in text
+
+
+VALIDATIONS = [(10, 0.9, 0.2), (20, 0.5, 0.4), (30, 0.7, 0.6), (40, 0.8, 0.3)]  # update, dev loss, metric
+SIGNATURE = "exact_match|beam:5"
+
+
+def trained_run(folder, changes, *, finished=True):
+    """A run with the metrics of a training."""
+    run = make_run(folder, "word", **RECURRENT | changes)
+    entries = [
+        {"update": update, "dev_loss": loss, "dev_exact_match": metric, "tokens_per_second": 1.0}
+        for update, loss, metric in VALIDATIONS
+    ]
+    for entry in entries:
+        run.record(entry)
+    if finished:
+        run.record({"exact_match": 0.55, "signature": SIGNATURE, "train_seconds": 1.0})
+        run.finish()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "update", "loss", "metric"),
+    [
+        ({}, 20, "0.5", "0.4"),
+        ({"train.best_by": "metric"}, 30, "0.7", "0.6"),
+        ({"train.keep": "last"}, 40, "0.8", "0.3"),
+    ],
+)
+def test_a_model_card_has_the_scores_of_the_stored_weights(changes, update, loss, metric, tmp_path):
+    text = card.write(regard.load(trained_run(tmp_path, changes)))
+    assert f"after {update} updates" in text
+    assert f"| dev_loss | {loss} |" in text
+    assert f"| dev_exact_match, on a part, greedily | {metric} |" in text
+    assert "| exact_match, on all of the dev data | 0.55 |" in text
+    assert f"Signature of the score on all of the dev data: `{SIGNATURE}`" in text
+
+
+def test_a_model_card_of_a_run_that_is_not_finished_has_no_final_score(tmp_path):
+    text = card.write(regard.load(trained_run(tmp_path, {}, finished=False)))
+    assert "| dev_loss | 0.5 |" in text
+    assert "Signature" not in text
+    assert "all of the dev data" not in text
