@@ -1,5 +1,7 @@
 """Exports compute what the run computes, as other toolkits run them; what they cannot express is refused by its key."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,8 @@ from regard.types import BEGIN, END, Example
 
 # Sources of different lengths, so that batches have padding.
 SOURCES = [" ".join(text.split()[:count]) for text in TEXTS for count in (1, 2, 3, 4)]
+# Texts with the pieces of special tokens, and with white space that patterns of other toolkits may not know.
+SPECIAL_TEXTS = ["das </s> ist", "</s>", "<pad> <unk> <s> haus", "das</s> ist<pad>", "das\x1cist\u2003gut\x85und \tein"]
 TARGETS = ["sua sad extra", "llab", "tug tsi sad", "dnu nie", "extra extra nie dnu", "riw nehes"]
 BEAMS = (1, 2, 3)  # with 3, an output of pegasus depends on search.ends_in_beam
 BLENDERBOT = {"model.positions": "learned", "model.attention.groups": 1}
@@ -86,8 +90,28 @@ def test_hugging_face_tokenizers_encode_alike(predictor, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = written(tmp_path / "hf", hugging_face.files(predictor))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for text in TEXTS:
+    for text in [*TEXTS, *SPECIAL_TEXTS]:
         assert tokenizer(text)["input_ids"] == [*predictor.task.source.encode(text), END]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["word", "character"])
+def test_hugging_face_tokenizers_add_an_end_as_the_run_does(kind, tmp_path):
+    pytest.importorskip("transformers")
+    predictor = regard.load(make_run(tmp_path, kind, ends=False, **TRANSFORMER))
+    translator = hugging_face.Translator(written(tmp_path / "hf", hugging_face.files(predictor)), predictor.task)
+    assert translator.encoded_otherwise([*TEXTS, *SPECIAL_TEXTS]) == []
+    assert translator.tokenizer("das ist")["input_ids"] == predictor.task.source.encode("das ist")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenizer_that_encodes_otherwise_is_not_written(tmp_path):
+    pytest.importorskip("transformers")
+    predictor = regard.load(make_run(tmp_path, "sentencepiece", **TRANSFORMER))
+    with pytest.raises(CorruptError, match="1 of 25 texts get other ids, such as '>>fra<< das ist'"):
+        export.export(predictor, "huggingface", tmp_path / "out", [*SOURCES, ">>fra<< das ist"])
+    assert not (tmp_path / "out").exists()
+    export.export(predictor, "huggingface", tmp_path / "out", SOURCES)
 
 
 def test_ctranslate2_computes_the_same_log_probabilities_and_tokens(predictor, tmp_path):
@@ -141,21 +165,33 @@ def test_what_a_toolkit_cannot_express_is_refused_by_its_key(module, changes, me
         module.check(predictor.task.recipe)
 
 
-def test_an_export_that_does_not_match_is_not_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("wrong", "precision"), [("float32", "float32"), ("float32", "int8"), ("int8", "int8")]
+)  # files of another model are written in `wrong`
+def test_an_export_that_does_not_match_is_not_written(wrong, precision, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2")
     predictor = regard.load(make_run(tmp_path, "word", **TRANSFORMER))
-    honest = ctranslate2.files
-
-    def changed(predictor, precision):
-        other = regard.load(make_run(tmp_path / "other", "word", seed=5, **TRANSFORMER))
-        return honest(other, precision)
-
-    monkeypatch.setattr(ctranslate2, "files", changed)
-    with pytest.raises(CorruptError, match="does not match the run"):
-        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES)
+    other = regard.load(make_run(tmp_path / "other", "word", seed=5, **TRANSFORMER))
+    right = ctranslate2.files
+    monkeypatch.setattr(ctranslate2, "files", lambda own, each: right(other if each == wrong else own, each))
+    with pytest.raises(CorruptError, match=f"the export to CTranslate2 in {wrong} does not match the run"):
+        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision)
     assert not (tmp_path / "out").exists()
-    forced_out = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, force=True)
+    forced_out = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision, force=True)
     assert "does not match" in forced_out.parity
+
+
+@pytest.mark.parametrize("precision", ctranslate2.TYPES)
+def test_ctranslate2_adds_no_end_to_sources_of_a_run_without_it(precision, tmp_path):
+    engine = pytest.importorskip("ctranslate2")
+    predictor = regard.load(make_run(tmp_path, "word", ends=False, **TRANSFORMER))
+    done = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision=precision)
+    assert f"float32: greedily, {len(SOURCES)} of {len(SOURCES)} outputs are the same" in done.parity
+    assert json.loads((done.path / "config.json").read_text())["add_source_eos"] is False
+    own = predictor.predict(["wir sehen"], beam=1, search={"ends_in_beam": True})[0].text
+    if precision == "float32":
+        written_out = engine.Translator(str(done.path)).translate_batch([["wir", "sehen"]], beam_size=1)
+        assert " ".join(written_out[0].hypotheses[0]) == own
 
 
 def test_an_export_has_a_model_card_and_never_replaces_a_folder(tmp_path):
@@ -177,3 +213,46 @@ def test_a_model_card_names_data_and_parts(tmp_path):
     text = card.write(regard.load(make_run(tmp_path, "word", **RECURRENT)))
     for part in ("corpus `reverse`", "order bahdanau", "score additive", "no recorded scores"):
         assert part in text
+
+
+VALIDATIONS = [(10, 0.9, 0.2), (20, 0.5, 0.4), (30, 0.7, 0.6), (40, 0.8, 0.3)]  # update, dev loss, metric
+SIGNATURE = "exact_match|beam:5"
+
+
+def trained_run(folder, changes, *, finished=True):
+    """A run with the metrics of a training."""
+    run = make_run(folder, "word", **RECURRENT | changes)
+    entries = [
+        {"update": update, "dev_loss": loss, "dev_exact_match": metric, "tokens_per_second": 1.0}
+        for update, loss, metric in VALIDATIONS
+    ]
+    for entry in entries:
+        run.record(entry)
+    if finished:
+        run.record({"exact_match": 0.55, "signature": SIGNATURE, "train_seconds": 1.0})
+        run.finish()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "update", "loss", "metric"),
+    [
+        ({}, 20, "0.5", "0.4"),
+        ({"train.best_by": "metric"}, 30, "0.7", "0.6"),
+        ({"train.keep": "last"}, 40, "0.8", "0.3"),
+    ],
+)
+def test_a_model_card_has_the_scores_of_the_stored_weights(changes, update, loss, metric, tmp_path):
+    text = card.write(regard.load(trained_run(tmp_path, changes)))
+    assert f"after {update} updates" in text
+    assert f"| dev_loss | {loss} |" in text
+    assert f"| dev_exact_match, on a part, greedily | {metric} |" in text
+    assert "| exact_match, on all of the dev data | 0.55 |" in text
+    assert f"Signature of the score on all of the dev data: `{SIGNATURE}`" in text
+
+
+def test_a_model_card_of_a_run_that_is_not_finished_has_no_final_score(tmp_path):
+    text = card.write(regard.load(trained_run(tmp_path, {}, finished=False)))
+    assert "| dev_loss | 0.5 |" in text
+    assert "Signature" not in text
+    assert "all of the dev data" not in text

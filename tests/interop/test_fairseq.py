@@ -32,7 +32,7 @@ def settings(architecture, **changes):
 def import_model(tmp_path, state, args, **content):
     """The run of a checkpoint with dictionaries beside it."""
     folder = tmp_path / "model"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for language, words in {"en": WORDS, "es": OTHERS}.items():
         lines = [f"{word} {100 - number}" for number, word in enumerate(words[len(SPECIAL) :])]
         (folder / f"dict.{language}.txt").write_text("\n".join(lines) + "\n")
@@ -204,6 +204,8 @@ def test_lstms_compute_their_equations(tmp_path, layers):
     sizes |= {"encoder_embed_dim": width, "decoder_embed_dim": width, "encoder_bidirectional": True}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers, "decoder_attention": "1"}
     run = import_model(tmp_path, state, settings("lstm", **sizes))
+    with pytest.raises(DataError, match=rf"it has no tensors of decoder\.layers\.{layers}"):
+        import_model(tmp_path / "more", state, settings("lstm", **sizes | {"decoder_layers": 10**9}))
     parts = {name: part.double() for name, part in parts.items()}
     with torch.no_grad():
         ids = torch.tensor([[WORDS.index(word) for word in (*SOURCE, "</s>")]])
@@ -223,9 +225,22 @@ def test_lstms_compute_their_equations(tmp_path, layers):
     reference.assert_equal(own, torch.stack(rows), OTHERS)
 
 
+def shared_lists(levels):
+    """A list that has itself twice at every level."""
+    nested = []
+    for _ in range(levels):
+        nested = [nested, nested]
+    return nested
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"decoder_attention_heads": shared_lists(30)}, "decoder_attention_heads = a list, only 2"),
+        (
+            {"encoder_attention_heads": shared_lists(30), "decoder_attention_heads": shared_lists(30)},
+            "encoder_attention_heads is a list, but regard needs a int",
+        ),
         ({"activation_fn": "swish"}, "no counterpart of fairseq's activation_fn = swish"),
         ({"adaptive_softmax_cutoff": "100"}, "adaptive_softmax_cutoff = 100"),
         ({"decoder_normalize_before": True}, "decoder_normalize_before = True, only False"),

@@ -134,6 +134,12 @@ def test_tensors_of_odd_shapes_get_a_sentence(tmp_path):
             import_model(tmp_path, options, parts, position_encoding_type="SinusoidalConcat", **change)
 
 
+def test_more_layers_than_there_are_tensors_are_refused(tmp_path):
+    options, parts = recurrent("GRU", "dot", True, 1)
+    with pytest.raises(DataError, match=r"it has no tensors of decoder\.rnn\.layers\.1"):
+        import_model(tmp_path, options, parts, dec_layers=10**9)
+
+
 def test_a_source_without_an_end_has_none_in_maps_and_files(tmp_path):
     options, parts = recurrent("GRU", "dot", True, 1)
     task = regard.load(import_model(tmp_path, options, parts)).task

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import time
 import warnings
 import zipfile
 
@@ -16,8 +17,9 @@ from torch import nn
 import regard
 from commands import shared_commands
 from regard.errors import CorruptError, DataError
-from regard.interop import IMPORTS, MARKS, recognised
+from regard.interop import IMPORTS, MARKS, card, recognised
 from regard.interop.orphans import restricted
+from regard.interop.orphans.options import Options, parse_yaml
 from regard.types import BEGIN, Padded
 
 WORDS = ["<unk>", "<pad>", "<s>", "</s>", "one", "two", "three"]
@@ -133,7 +135,13 @@ def test_a_pickle_in_a_pickle_stays_bytes(tmp_path):
     assert not canary.exists()
 
 
+def doubled(levels, leaf=b"N"):
+    """The pickle of a tuple that has itself twice at every level: a few bytes for 2 ** levels values."""
+    return leaf + b"q\x00h\x00\x86" * levels
+
+
 DEEP_KEY = b"}" + b")" + b"\x85" * 40_000 + b"Ns"  # its hash would take all of Python's stack
+LONGEST = 1.0  # seconds until a hostile file is refused; those here would take many more, or all memory
 DAMAGED = {
     "a deep tuple as a key": (DEEP_KEY, "key of a dictionary is a tuple"),
     "a set": (b"\x8f(" + b"\x90", "uses ADDITEMS"),
@@ -145,6 +153,12 @@ DAMAGED = {
     "an entry of a number": (b"K\x01NNs", "a dict is expected"),
     "a key that collides": (b"}\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x1fNs", "key of a dictionary is a int"),
     "a call of a number": (b"K\x01)R", "is damaged"),
+    "a module of shared tuples": (doubled(26) + b"\x8c\x01x\x93", "a name is no text"),
+    "a name of shared tuples": (b"\x8c\x01x" + doubled(26) + b"\x93", "a name is no text"),
+    "a storage of a type of shared tuples": (
+        b"(\x8c\x07storage" + doubled(30) + b"\x8c\x010\x8c\x03cpuK\x04tQ",
+        "refers to something that is no storage",
+    ),
     "endless copies": (
         b"ccollections\nOrderedDict\nq\x01" + b"(" + b"K\x01K\x02\x86" * 500 + b"lq\x00" + b"h\x01h\x00\x85R" * 2000,
         "takes more than",
@@ -157,8 +171,20 @@ def test_pickles_that_take_memory_time_or_the_stack_are_refused(tmp_path, monkey
     monkeypatch.setattr(restricted, "MOST_STEPS", 100_000)
     content, message = DAMAGED[name]
     write_pickle(tmp_path / "model.pt", b"\x80\x04" + content + b".")
+    start = time.process_time()
     with pytest.raises((CorruptError, DataError), match=message):
         restricted.load(tmp_path / "model.pt")
+    assert time.process_time() - start < LONGEST
+
+
+def test_keys_of_shared_tuples_in_files_before_torch_1_6_are_refused(tmp_path):
+    machine = pickle.dumps({"little_endian": True}, protocol=2)
+    parts = [restricted.LEGACY, pickle.dumps(1001, protocol=2), machine, pickle.dumps({}, protocol=2)]
+    (tmp_path / "model.pt").write_bytes(b"".join(parts) + b"\x80\x02]" + doubled(26) + b"a.")
+    start = time.process_time()
+    with pytest.raises(CorruptError, match="its list of storages does not fit"):
+        restricted.load(tmp_path / "model.pt")
+    assert time.process_time() - start < LONGEST
 
 
 TOOLKITS = {"joeynmt": "best.ckpt", "opennmt": "model_step_5.pt", "fairseq": "checkpoint_best.pt"}
@@ -271,7 +297,8 @@ VIEWS = {
     "behind the end": ((2, (3,), (1,)), "lies outside its storage"),
     "a wide stride": ((0, (2,), (4,)), "lies outside its storage"),
     "larger than its storage": ((0, (1_000_000_000_000,), (0,)), "lies outside its storage"),
-    "many axes": ((0, (2,) * 200, (0,) * 200), "lies outside its storage"),
+    "many axes": ((0, (2,) * 200, (0,) * 200), "more than 64 axes"),
+    "huge numbers": ((0, (2**100_000,), (0,)), "are whole numbers"),
     "a negative offset": ((-1, (2,), (1,)), "are whole numbers"),
     "a negative size": ((0, (-2, -2), (1, 1)), "are whole numbers"),
     "a negative stride": ((3, (2,), (-1,)), "are whole numbers"),
@@ -311,6 +338,27 @@ def test_a_tensor_that_fits_is_read_and_its_storage_has_one_type(tmp_path):
             restricted.load(path)
 
 
+MANY = {  # tensors that share their arguments: the size of one, more arguments, how many there are
+    "views of one storage": (1000, b"", 10_000, "views of the same numbers, too many times"),
+    "long arguments": (1, b"N" * 200_000, 20_000, "uses POP"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_tensors_that_share_their_arguments_take_little_time(tmp_path, name):
+    size, more, count, message = MANY[name]
+    storage = Reference("storage", torch.FloatStorage, "0", "cpu", 1000)
+    arguments = assembled(b"(", storage, 0, (size,), (1,), more)[2:-1] + b"tq\xff"
+    rebuild = b"ctorch._utils\n_rebuild_tensor_v2\nq\xfe"
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02" + arguments + rebuild + b"h\xfeh\xffR" * count + b"0.")
+        archive.writestr("a/data/0", torch.arange(1000.0).numpy().tobytes())
+    start = time.process_time()
+    with pytest.raises(DataError, match=message):
+        restricted.load(tmp_path / "model.pt")
+    assert time.process_time() - start < LONGEST
+
+
 def test_files_before_torch_1_6_are_bounded(tmp_path):
     path = tmp_path / "model.pt"
     torch.save({"a": torch.arange(5.0)}, path, _use_new_zipfile_serialization=False)
@@ -329,6 +377,52 @@ def test_settings_that_merge_without_end_are_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     with pytest.raises(DataError, match=r"is not valid YAML: .*constructor for the tag"):
         IMPORTS["joeynmt"](tmp_path, "mine", tmp_path / "runs")
+
+
+def test_settings_of_shared_lists_are_refused_in_time(tmp_path):
+    lines = ["a0: &a0 [x]", "b0: &b0 [x]"]
+    lines += [f"{name}{n}: &{name}{n} [*{name}{n - 1}, *{name}{n - 1}]" for name in "ab" for n in range(1, 30)]
+    part = "type: transformer, activation: relu, embeddings: {scale: true}, hidden_size: 6, ff_size: 6, num_layers: 0"
+    lines.append(f"model: {{encoder: {{{part}, num_heads: *a29}}, decoder: {{{part}, num_heads: *b29}}}}\ndata: {{}}")
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    torch.save({"model_state": {}}, tmp_path / "best.ckpt")
+    start = time.process_time()
+    with pytest.raises(DataError, match="JoeyNMT's setting num_heads is a list, but regard needs a int"):
+        IMPORTS["joeynmt"](tmp_path, "mine", tmp_path / "runs")
+    assert time.process_time() - start < LONGEST
+
+
+@pytest.mark.parametrize("value", [torch.zeros(()), [[]], (0,), {}])
+def test_a_setting_is_a_scalar_or_a_list_of_scalars(tmp_path, value):
+    options = Options(tmp_path, "JoeyNMT", {"alpha": value})
+    with pytest.raises(DataError, match=f"alpha = a {type(value).__name__}, only 0"):
+        options.only("alpha", 0, [[]], (0,), {})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1" + ":00" * 300_000, "a number has more than 1,000 letters"),  # base 60
+        ("1" + ":00" * 200_000 + ".5", "a number has more than 1,000 letters"),
+        ("1" + ":00" * 200 + ".5", "too large"),
+        ("!!timestamp now", "is not valid YAML"),
+        ("!!bool perhaps", "perhaps"),
+        ("!!int ''", "is not valid YAML"),
+    ],
+)
+def test_values_that_yaml_cannot_read_are_refused_in_time(tmp_path, value, message):
+    start = time.process_time()
+    with pytest.raises(DataError, match=message):
+        parse_yaml(f"x: {value}", tmp_path, "JoeyNMT")
+    assert time.process_time() - start < LONGEST
+
+
+def test_the_header_of_an_array_that_is_nested_too_deeply_is_refused(tmp_path):
+    header = b"-" * 9000 + b"1\n"
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises((CorruptError, DataError), match=r"model\.npz"):
+        restricted.load_npz(tmp_path / "model.npz")
 
 
 # ---- JoeyNMT
@@ -416,9 +510,17 @@ def test_a_transformer_of_joeynmt_is_imported(tmp_path):
     state["decoder.output_layer.weight"] = state["trg_embed.lut.weight"]
     run = import_joey(write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
     predictor = regard.load(run)
+    with pytest.raises(DataError, match="encoder and decoder differ in num_heads"):
+        import_joey(write_joey(tmp_path / "other", model | {"decoder": part | {"num_heads": 3}}, state), tmp_path)
     query = predictor.model.decoder.layers[0].cross.query
     assert torch.equal(query.weight, state["decoder.layers.0.src_trg_att.q_layer.weight"])
     assert predictor.predict(["two one"], beam=2)[0].map is not None
+    text = card.write(predictor)
+    assert "It has no recorded scores." in text
+    assert "It was trained elsewhere, and imported by regard" in text
+    (tmp_path / "pairs.tsv").write_text("one\tuno\ntwo\tdos\n")
+    compared = regard.compare(run, data=[str(tmp_path / "pairs.tsv")], metric="exact_match", quiet=True)
+    assert compared.entries[0].tokens_per_second == 0
 
 
 @pytest.mark.parametrize(

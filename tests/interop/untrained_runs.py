@@ -29,12 +29,14 @@ TRANSFORMER = {
 }
 
 
-def make_run(folder, kind="word", shared=False, seed=3, **changes):
-    """A run whose weights are random, but large enough that outputs differ and end."""
+def make_run(folder, kind="word", shared=False, seed=3, ends=True, **changes):
+    """A run whose weights are random, but large enough that outputs differ and end; `ends`: sources end with END."""
     torch.manual_seed(seed)
     settings = {"tokens.source": kind, "tokens.target": kind, "tokens.shared": shared, **changes}
     recipe = recipes.load("reverse", [f"{key}={_text(value)}" for key, value in settings.items()])
     tokenizer = TOKENIZERS[kind].build(TEXTS, 60)
+    if not ends:
+        tokenizer = TOKENIZERS[kind]([tokenizer.piece(token) for token in range(4, tokenizer.size)], ends=False)
     other = tokenizer if shared else TOKENIZERS[kind].build([text[::-1] + " extra" for text in TEXTS], 70)
     files = {RECIPE: recipes.to_toml(recipe).encode(), SOURCE: tokenizer.to_bytes(), TARGET: other.to_bytes()}
     task = Transduce.restore(recipe, files.__getitem__)

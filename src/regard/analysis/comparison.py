@@ -522,7 +522,8 @@ def _judged(
         points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
     metrics = predictor.run.metrics()
-    speed = median(line["tokens_per_second"] for line in metrics if "tokens_per_second" in line)
+    speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
+    speed = median(speeds) if speeds else 0.0  # an imported run was not trained here
     seconds = metrics[-1]["train_seconds"]
     curve = Curve(name, tuple(points))
     return Compared(name, predictor.run, scored.measured, parameters, speed, seconds, curve, tuple(scored.outcomes))

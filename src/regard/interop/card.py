@@ -6,6 +6,7 @@ from regard import __version__
 from regard.predict import Predictor
 from regard.recipe import Recipe
 from regard.storage import Run
+from regard.training import update_of_weights
 
 NO_DATA = "data that was given in Python, or is not recorded"
 
@@ -26,8 +27,7 @@ def write(predictor: Predictor, exported: str = "", parity: str = "") -> str:
         "It answers inputs like those of its training data; other inputs get answers that may be wrong.",
         *([predictor.trust] if predictor.trust else []),
         "## How it was made",
-        f"regard {__version__}, recipe `{recipe.name}`, {recipe.train.updates:,} updates at most, "
-        f"seed {recipe.train.seed}.",
+        _making(run, recipe),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -46,6 +46,14 @@ def _purpose(recipe: Recipe, parameters: int, exported: str) -> Iterator[str]:
         yield f"This folder is an export for {exported}."
 
 
+def _making(run: Run, recipe: Recipe) -> str:
+    """How the weights came about."""
+    if run.finished() and update_of_weights(run) is None:
+        return f"It was trained elsewhere, and imported by regard {__version__}."
+    length = f"{recipe.train.updates:,} updates at most, seed {recipe.train.seed}"
+    return f"regard {__version__}, recipe `{recipe.name}`, {length}."
+
+
 def _data(recipe: Recipe) -> Iterator[str]:
     """Where the training data comes from."""
     data = recipe.data
@@ -53,19 +61,25 @@ def _data(recipe: Recipe) -> Iterator[str]:
     generated = f"the corpus `{data.corpus}`, which regard generates ({data.size:,} pairs)"
     yield f"It was trained on {files or (generated if data.corpus else NO_DATA)}."
     if data.train and data.dev:
-        yield "Its best weights were chosen on " + ", ".join(f"`{name}`" for name in data.dev) + "."
+        how = "It was validated" if recipe.train.keep == "last" else "Its best weights were chosen"
+        yield f"{how} on " + ", ".join(f"`{name}`" for name in data.dev) + "."
 
 
 def _scores(run: Run) -> Iterator[str]:
-    """The scores of the last validation, with their signature."""
-    entries = [entry for entry in run.metrics() if "update" in entry] if run.finished() else []
-    if not entries:
+    """The scores of the stored weights: those of their validation, and the final one with its signature."""
+    entries, update = run.metrics(), update_of_weights(run)
+    if update is None:
         yield "It has no recorded scores."
         return
-    best = min(entries, key=lambda entry: entry["dev_loss"])
-    numbers = [f"| {name} | {value:.4g} |" for name, value in best.items() if name.startswith("dev_")]
-    yield "\n".join(
-        [f"On dev data, after {best['update']:,} updates:", "", "| measure | value |", "|---|---|", *numbers]
-    )
-    if signature := next((entry["signature"] for entry in reversed(run.metrics()) if "signature" in entry), ""):
-        yield f"Signature: `{signature}`"
+    validation = next(entry for entry in entries if entry.get("update") == update)
+    settings, metric = run.recipe().train, run.recipe().metric
+    of = "the last ones" if settings.keep == "last" else f"the best ones by `{settings.best_by}`"
+    end = entries[-1]
+    measured = [(f"{metric}, on all of the dev data", end[metric])] if metric in end else []
+    measured.append(("dev_loss", validation["dev_loss"]))
+    measured += [(f"{key}, on a part, greedily", validation[key]) for key in (f"dev_{metric}",) if key in validation]
+    table = ["| measure | value |", "|---|---|", *(f"| {name} | {value:.4g} |" for name, value in measured)]
+    yield f"Its weights are {of}, after {update:,} updates. On dev data:"
+    yield "\n".join(table)
+    if signature := end.get("signature"):
+        yield f"Signature of the score on all of the dev data: `{signature}`"

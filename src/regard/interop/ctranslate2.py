@@ -49,8 +49,9 @@ def files(predictor: Predictor, precision: str = "float32") -> dict[str, bytes]:
         SPECIALS[special] for special in (BEGIN, END, UNKNOWN)
     )
     spec.config.decoder_start_token = SPECIALS[BEGIN]
-    spec.config.add_source_eos = True
     assert task.source is not None
+    framed = task.source.framed([UNKNOWN])
+    spec.config.add_source_bos, spec.config.add_source_eos = framed[0] == BEGIN, framed[-1] == END
     for register, tokenizer in (
         (spec.register_source_vocabulary, task.source),
         (spec.register_target_vocabulary, task.target),

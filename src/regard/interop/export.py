@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import CorruptError, RecipeError, pick
+from regard.errors import CorruptError, RecipeError, pick, shown
 from regard.interop import card, ctranslate2, hugging_face, onnx, parity, transformer
 from regard.models import Seq2Seq
 from regard.predict import Predictor
@@ -14,11 +14,9 @@ from regard.storage.files import create_folder, write_errors
 from regard.tasks import Transduce
 
 CARD = "README.md"
+FORCE = "--force writes it"
 BEAM = 5  # of the parity check
-LEAST_SAME = {
-    "float32": 0.995,
-    "int8": 0.0,
-}  # shares of equal best hypotheses; int8 rounds, so that it is only reported
+LEAST_SAME = {"float32": 0.995, "int8": 0.5}  # shares of equal best hypotheses; int8 rounds, so that many may differ
 LARGEST_DIFFERENCE = 1e-4  # of the logits of ONNX
 FEW = 32  # sentences of the parity check of ONNX
 
@@ -51,7 +49,8 @@ def export(
 ) -> Exported:
     """Write a run as a folder for another toolkit; `texts` are inputs for the parity check, which runs first.
 
-    If the check fails, nothing is written, unless `force` is set.
+    If the check fails, nothing is written, unless `force` is set. Other precisions are checked after float32, since
+    rounding could hide what else differs.
     """
     entry = pick(FORMATS, to, "format")
     module = entry.module
@@ -61,20 +60,38 @@ def export(
     module.check(predictor.task.recipe)  # type: ignore[attr-defined]
     predictor.model.to("cpu").eval()
     task, model = transformer.parts(predictor)
-    content: dict[str, bytes] = module.files(predictor, precision)  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / "export"
-        create_folder(draft, content, "export")
-        try:
-            sentence = entry.check(draft, task, model, texts, precision)
-        except CorruptError as error:
-            if not force:
-                raise
-            sentence = str(error)
+    content: dict[str, bytes] = {}
+    sentences = []
+    for each in dict.fromkeys(("float32", precision)):
+        content = module.files(predictor, each)  # type: ignore[attr-defined]
+        sentences.append(_check_files(entry, content, task, model, texts, each, force=force))
+    sentence = "; ".join(sentences)
     about = card.write(predictor, exported=f"{module.NAME}, {precision}", parity=sentence)  # type: ignore[attr-defined]
     with write_errors(path):
         create_folder(path, content | {CARD: about.encode()}, "export")
     return Exported(path, sentence)
+
+
+def _check_files(
+    entry: Format,
+    content: dict[str, bytes],
+    task: Transduce,
+    model: Seq2Seq,
+    texts: Sequence[str],
+    precision: str,
+    *,
+    force: bool,
+) -> str:
+    """The sentence of the parity check of files, written to a temporary folder; CorruptError unless `force` is set."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "export"
+        create_folder(draft, content, "export")
+        try:
+            return f"{precision}: {entry.check(draft, task, model, texts, precision)}"
+        except CorruptError as error:
+            if not force:
+                raise
+            return str(error)
 
 
 def _compare_outputs(
@@ -91,8 +108,8 @@ def _compare_outputs(
     """
     greedy, wide = (parity.compare(task, model, translator, texts, beam)[0] for beam in (1, BEAM))
     if greedy.share < LEAST_SAME[precision]:
-        least = f"at least {LEAST_SAME[precision]:.1%} are needed"
-        raise CorruptError(f"the export to {name} does not match the run: {greedy}; {least}; --force writes it")
+        least = f"at least {LEAST_SAME[precision]:.1%} are needed; {FORCE}"
+        raise CorruptError(f"the export to {name} in {precision} does not match the run: {greedy}; {least}")
     return f"{greedy}; {wide}"
 
 
@@ -102,14 +119,18 @@ def _check_ctranslate2(folder: Path, task: Transduce, model: Seq2Seq, texts: Seq
 
 
 def _check_hugging_face(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
-    return _compare_outputs(hugging_face.NAME, hugging_face.Translator(folder, task), task, model, texts, precision)
+    translator = hugging_face.Translator(folder, task)
+    if different := translator.encoded_otherwise(texts):
+        count = f"{len(different):,} of {len(texts):,} texts get other ids, such as {shown(different[0])}"
+        raise CorruptError(f"the tokenizer of the export to {hugging_face.NAME} does not match: {count}; {FORCE}")
+    return _compare_outputs(hugging_face.NAME, translator, task, model, texts, precision)
 
 
 def _check_onnx(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
     difference = onnx.compare(task, model, onnx.Graphs(folder), texts[:FEW])
     if max(difference.logits, difference.map or 0.0) > LARGEST_DIFFERENCE:
         most = f"at most {LARGEST_DIFFERENCE:g} is allowed"
-        raise CorruptError(f"the export to ONNX does not match the run: {difference}; {most}; --force writes it")
+        raise CorruptError(f"the export to ONNX does not match the run: {difference}; {most}; {FORCE}")
     return str(difference)
 
 

@@ -7,6 +7,7 @@ in that order, in every matrix: no result changes but by rounding.
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ CLASSES = {
 }
 NEVER = -1e9  # the bias of rows that only fill the output matrix up to the size of a larger source vocabulary
 TARGET_TOKENIZER = "target_tokenizer.json"
+# White space as Python's str.split has it, for a class of a regular expression.
+SPACES = "".join(f"\\x{{{number:x}}}" for number in range(0x3001) if chr(number).isspace())
 
 
 def check(recipe: Recipe) -> None:
@@ -170,7 +173,10 @@ def _tokenizers(task: Transduce) -> dict[str, bytes]:
     """The files of the tokenizer that `AutoTokenizer` loads: of the source, and for MarianTokenizer of the target."""
     source, target = task.source, task.target
     assert source is not None
-    names = {f"{name}_token": SPECIALS[number] for name, number in (("pad", PAD), ("unk", UNKNOWN), ("eos", END))}
+    names: dict[str, Any] = {
+        f"{name}_token": SPECIALS[number] for name, number in (("pad", PAD), ("unk", UNKNOWN), ("eos", END))
+    }
+    names["split_special_tokens"] = True  # "</s>" in a text is a text
     shared = source.to_bytes() == target.to_bytes()
     if isinstance(source, SentencePiece) and isinstance(target, SentencePiece):
         settings: dict[str, Any] = {
@@ -194,9 +200,9 @@ def _vocabulary(tokenizer: Tokenizer) -> bytes:
 
 
 def _fast(tokenizer: Tokenizer) -> bytes:
-    """A tokenizer as the package `tokenizers` stores it; it adds END."""
+    """A tokenizer as the package `tokenizers` stores it; it adds BEGIN and END as the tokenizer does."""
     try:
-        from tokenizers import Regex, decoders, models, pre_tokenizers, processors
+        from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
         from tokenizers import Tokenizer as Fast
     except ImportError:
         raise MissingExtraError("tokenizers", "hf", "an export to Hugging Face") from None
@@ -206,10 +212,14 @@ def _fast(tokenizer: Tokenizer) -> bytes:
         fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         fast.decoder = decoders.Fuse()
     else:
-        fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast.post_processor = processors.TemplateProcessing(
-        single=f"$A {SPECIALS[END]}", special_tokens=[(SPECIALS[END], END)]
-    )
+        special = "|".join(map(re.escape, SPECIALS))
+        alone = Regex(f"(?<![^{SPACES}])(?:{special})(?![^{SPACES}])")
+        fast.normalizer = normalizers.Replace(alone, SPECIALS[UNKNOWN])  # the vocabulary has them, but not as words
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{SPACES}]+"), "removed")
+    framed = tokenizer.framed([UNKNOWN])
+    added = {SPECIALS[token]: token for token in (framed[0], framed[-1]) if token != UNKNOWN}
+    template = " ".join("$A" if token == UNKNOWN else SPECIALS[token] for token in framed)
+    fast.post_processor = processors.TemplateProcessing(single=template, special_tokens=[*added.items()])
     return str(fast.to_str(pretty=False)).encode()
 
 
@@ -218,12 +228,20 @@ class Translator:
 
     def __init__(self, folder: Path, task: Transduce) -> None:
         try:
-            from transformers import AutoModelForSeq2SeqLM
+            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
         except ImportError:
             raise MissingExtraError("transformers", "hf", "the parity check of an export to Hugging Face") from None
         self.task = task
         with _quiet():
             self.model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+    def encoded_otherwise(self, texts: Sequence[str]) -> list[str]:
+        """The texts that the written tokenizer does not encode as an encoder of the run reads them."""
+        source = self.task.source
+        assert source is not None
+        with _quiet():
+            return [text for text in texts if self.tokenizer(text)["input_ids"] != source.framed(source.encode(text))]
 
     def translate(self, sources: Sequence[Sequence[int]], beam: int, limits: Sequence[int]) -> list[list[int]]:
         """The tokens of the best hypothesis of each source, without a length penalty."""

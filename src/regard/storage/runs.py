@@ -456,12 +456,11 @@ class Run(Folder):
         files.append(self.path / METRICS, json.dumps(entry).encode() + b"\n", self.id)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics recorded during training; an incomplete last line is left out."""
+        """The metrics recorded during training, an incomplete last line left out; an imported run has only an end."""
         content = self.read(METRICS) if self.finished() else self._undamaged_metrics(self.own_checkpoints())
         entries = parse_metrics(content, self.path / METRICS)
-        if self.finished() and (len(entries) < 2 or "update" in entries[-1]):
-            how = "a finished run has at least one validation and an end"
-            raise CorruptError(f"{self.path / METRICS} is damaged: {how}, which it does not hold")
+        if self.finished() and (not entries or "update" in entries[-1]):
+            raise CorruptError(f"{self.path / METRICS} is damaged: a finished run has an end, which it does not hold")
         return entries
 
     def metrics_size(self) -> int:

@@ -144,8 +144,9 @@ def _transformer(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[s
     """The settings and the tensors of the layers of a Transformer."""
     for key, allowed in TRANSFORMER.items():
         model.only(key, *allowed)
-    for key, default in (("normalize_before", False), ("attention_heads", 8), ("learned_pos", False)):
-        model.only(f"decoder_{key}", model.values.get(f"encoder_{key}", default))
+    for key in ("normalize_before", "learned_pos"):
+        model.only(f"decoder_{key}", model.get(f"encoder_{key}", bool, False))
+    model.only("decoder_attention_heads", model.get("encoder_attention_heads", int, 8))
     norm = "pre" if model.get("encoder_normalize_before", bool, False) else "post"
     sizes: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
@@ -200,9 +201,7 @@ def _recurrent(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[str
     model.only("decoder_out_embed_dim", dim)
     model.only("decoder_embed_dim", model.get("encoder_embed_dim", int, 512))
     tensors = {f"encoder.recurrence.rnn.{name}": tensor for name, tensor in state.beginning("encoder.lstm.")}
-    for number in range(layers):
-        for name, tensor in state.beginning(f"decoder.layers.{number}."):
-            tensors[f"decoder.recurrence.rnn.{name}_l{number}"] = tensor
+    tensors |= state.numbered("decoder.layers", layers, "decoder.recurrence.rnn")
     # It projects the query, regard the keys: (W s) h = (W' h) s.
     tensors["decoder.attention.score.key.weight"] = state["decoder.attention.input_proj.weight"].T
     tensors["decoder.readout.weight"] = state["decoder.attention.output_proj.weight"]

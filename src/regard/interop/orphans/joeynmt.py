@@ -17,6 +17,7 @@ BEST, CONFIG = "best.ckpt", "config.yaml"
 SPECIAL = ("pad", "unk", "bos", "eos")
 DEFAULTS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # ids
 SCORES = {"bahdanau": "additive", "luong": "general"}
+SAME = {"layer_norm": "post", "activation": "relu"}  # settings that both sides of a Transformer share, with defaults
 FEED = ("feed_forward.pwff_layer.0", "feed_forward.pwff_layer.3", "feed_forward.layer_norm")
 PROJECTIONS = (".q_layer", ".k_layer", ".v_layer", ".output_layer")
 LAYERS = {
@@ -74,13 +75,14 @@ def _transformer(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[s
     norm = parts["encoder"].get("layer_norm", str, "post")
     sizes: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
+    same: dict[str, set[str | int]] = {"num_heads": {part.get("num_heads", int, 8) for part in parts.values()}}
+    same |= {key: {part.get(key, str, default) for part in parts.values()} for key, default in SAME.items()}
+    if different := [key for key, values in same.items() if len(values) > 1]:
+        raise DataError(f"{model.path}: encoder and decoder differ in {different[0]}, which regard does not read")
     for side, part in parts.items():
         part.only("activation", "relu", "gelu")
         part.only("alpha", 1.0)
         part.section("embeddings").only("scale", True)
-        for key, default in (("layer_norm", "post"), ("activation", "relu"), ("num_heads", 8)):
-            if parts["encoder"].values.get(key, default) != parts["decoder"].values.get(key, default):
-                raise DataError(f"{model.path}: encoder and decoder differ in {key}, which regard does not read")
         sizes[side] = {
             "dim": part.get("hidden_size", int),
             "inner_dim": part.get("ff_size", int),

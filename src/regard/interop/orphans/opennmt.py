@@ -167,9 +167,7 @@ def _recurrent(options: Options, state: Tensors) -> tuple[dict[str, Any], dict[s
     dim, layers = options.get("hidden_size", int), options.get("dec_layers", int)
     tensors = {f"encoder.recurrence.rnn.{name}": tensor for name, tensor in state.beginning("encoder.rnn.")}
     if feeds:  # one cell for each layer
-        for number in range(layers):
-            for name, tensor in state.beginning(f"decoder.rnn.layers.{number}."):
-                tensors[f"decoder.recurrence.rnn.{name}_l{number}"] = tensor
+        tensors |= state.numbered("decoder.rnn.layers", layers, "decoder.recurrence.rnn")
     else:
         tensors |= {f"decoder.recurrence.rnn.{name}": tensor for name, tensor in state.beginning("decoder.rnn.")}
     score, attention = "decoder.attention.score", "decoder.attn"

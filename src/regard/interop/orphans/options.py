@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar
 
 from regard.errors import DataError, MissingExtraError, shown
 
 LARGEST = 1 << 24  # bytes of a file of settings
+LONGEST_NUMBER = 1000  # letters; those of YAML may be sexagesimal, which takes the square of the time
+SCALARS = (str, int, float, NoneType)
 
 Kind = TypeVar("Kind", int, str, bool)
 
@@ -42,16 +45,21 @@ class Options:
     def only(self, key: str, *allowed: Any) -> None:
         """Raise DataError if a setting has a value that regard cannot express; the first is the default."""
         value = self.values.get(key, allowed[0])
-        if value not in allowed:
+        if not _is_flat(value) or value not in allowed:
             choices = " or ".join(map(str, allowed))
             raise DataError(
                 f"{self.path}: regard has no counterpart of {self.toolkit}'s {key} = {_told(value)}, only {choices}"
             )
 
 
+def _is_flat(value: Any) -> bool:
+    """Whether a setting is a scalar or a list of scalars: comparing nested ones may be endless."""
+    return isinstance(value, SCALARS) or (isinstance(value, list) and all(isinstance(part, SCALARS) for part in value))
+
+
 def _told(value: Any) -> str:
-    """A setting for a message: its type if it is no plain value, since a nested one may be endless."""
-    return shown(str(value)).strip("'") if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    """A setting for a message: its type if it is no scalar, since a nested one may be endless."""
+    return shown(str(value)).strip("'") if isinstance(value, SCALARS) else f"a {type(value).__name__}"
 
 
 def read_yaml(path: Path, toolkit: str, *, texts: bool = False) -> Any:
@@ -68,14 +76,24 @@ def read_yaml(path: Path, toolkit: str, *, texts: bool = False) -> Any:
 def parse_yaml(content: str, path: Path, toolkit: str, *, texts: bool = False) -> Any:
     """The value of a YAML text, in which no tag makes an object.
 
-    Merge keys (<<) are refused: nested ones make a small text as large as its author likes.
+    Merge keys (<<) are refused: nested ones make a small text as large as its author likes. Numbers are bounded.
     """
     try:
         import yaml
     except ImportError:
         raise MissingExtraError("pyyaml", "hf", f"an import from {toolkit}") from None
-    without_merges = type("Loader", (yaml.SafeLoader,), {"flatten_mapping": lambda loader, node: None})
+    loader: Any = type("Loader", (yaml.SafeLoader,), {"flatten_mapping": lambda loader, node: None})
+    for kind in ("int", "float"):
+        read = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", lambda own, node, read=read: read(own, _bounded(node)))
     try:
-        return yaml.load(content, yaml.BaseLoader if texts else without_merges)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return yaml.load(content, yaml.BaseLoader if texts else loader)
+    except (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError) as error:
         raise DataError(f"{path} is not valid YAML: {shown(str(error))}") from error
+
+
+def _bounded(node: Any) -> Any:
+    """The node of a number in YAML; ValueError if it is too long."""
+    if len(node.value) > LONGEST_NUMBER:
+        raise ValueError(f"a number has more than {LONGEST_NUMBER:,} letters")
+    return node

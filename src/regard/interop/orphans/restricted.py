@@ -3,6 +3,9 @@
 A pickle may name any function of any installed package and have it called. Here a name is only looked up in a table of
 plain data: tensors, storages, dictionaries, namespaces of settings. Any other name is refused, and no instruction can
 import or call anything. Memory and time are bounded: by the size of the file, and by `MOST_STEPS` and `MOST_PICKLE`.
+
+A pickle may put one tuple or list into itself many times, level by level: a short file then stands for a value without
+end. So values are hashed, compared and printed only if they are texts or numbers.
 """
 
 import io
@@ -25,6 +28,9 @@ from regard.errors import CorruptError, DataError, shown
 
 MOST_PICKLE = 1 << 26  # bytes of a pickle, and of the directory of an archive
 MOST_STEPS = 5_000_000  # instructions of a pickle, and entries that they copy
+MOST_SHARED = 64  # bytes of all tensors for each byte of the file: several may be views of one storage
+MOST_AXES = 64  # of a tensor
+LARGEST_SIZE = 1 << 62  # and of its sizes and strides
 LARGEST_KEY = 1 << 60  # of a dictionary, if it is a number: larger ones may be made to have equal hashes
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the first pickle of a file of torch before 1.6: a number
 STORAGES = {
@@ -112,7 +118,10 @@ def _array(path: Path, name: str, content: bytes) -> Tensor:
     header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
     if header is None:
         raise DataError(f"{path} was not read: {shown(name)} has an unknown version")
-    shape, by_columns, dtype = header(file)
+    try:
+        shape, by_columns, dtype = header(file)
+    except MemoryError as error:  # of Python's parser, at an expression that is nested too deeply
+        raise CorruptError(f"{path} is damaged: the header of {shown(name)} is nested too deeply") from error
     if dtype.hasobject or dtype.kind not in "iuf" or dtype.byteorder == ">":
         raise DataError(f"{path} was not read: {shown(name)} has the type {dtype}, and regard reads numbers only")
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
@@ -243,9 +252,10 @@ class _Appended(_Storages):
 
     def fill(self, file: BinaryIO, keys: Any) -> None:
         """Read the numbers of all storages, in the order of the keys."""
-        if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(self.known):
+        is_list = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+        if not is_list or sorted(keys) != sorted(self.known):
             raise CorruptError(f"{self.path} is damaged: its list of storages does not fit")
-        for key in map(str, keys):
+        for key in keys:
             numbers = self.known[key]
             (count,) = struct.unpack("<q", file.read(8).ljust(8, b"\0"))
             content = file.read(numbers.nbytes) if count == len(numbers) else b""
@@ -263,6 +273,7 @@ class _Interpreter:
         self.stacks: list[list[Any]] = [[]]  # a mark begins a new one
         self.memo: dict[int, Any] = {}
         self.steps = 0
+        self.viewed = 0  # bytes of all tensors
 
     def run(self, pickle: io.BytesIO) -> Any:
         """Check all names that stand in instructions, then interpret these; returns the value at the end."""
@@ -333,7 +344,9 @@ class _Interpreter:
             stack.append(self._known(Name(*argument.split(" ", 1))))
         elif opcode == "STACK_GLOBAL":
             name, module = stack.pop(), stack.pop()
-            stack.append(self._known(Name(str(module), str(name))))
+            if not isinstance(module, str) or not isinstance(name, str):
+                raise TypeError("a name is no text")
+            stack.append(self._known(Name(module, name)))
         elif opcode in ("TUPLE1", "TUPLE2", "TUPLE3"):
             parts = [stack.pop() for _ in range(int(opcode[-1]))]
             stack.append(tuple(reversed(parts)))
@@ -379,8 +392,7 @@ class _Interpreter:
         if not isinstance(name, Name) or not isinstance(arguments, tuple):
             raise TypeError("a call of something that is no name")
         if name == TENSOR:
-            storage, offset, size, stride, *_ = arguments
-            return self._view(storage, offset, size, stride)
+            return self._view(*arguments[:4])
         if name == PARAMETER:
             return arguments[0]
         if name in OBJECTS:
@@ -399,10 +411,13 @@ class _Interpreter:
 
     def _storage(self, reference: Any) -> Storage:
         """The storage that a persistent id refers to."""
-        if not isinstance(reference, tuple) or len(reference) not in (5, 6) or reference[0] != "storage":
+        if not isinstance(reference, tuple) or len(reference) not in (5, 6):
+            raise DataError(f"{self.path} was not read: its pickle refers to something that is no storage")
+        if not isinstance(reference[0], str) or reference[0] != "storage":
             raise DataError(f"{self.path} was not read: its pickle refers to something that is no storage")
         _, name, key, _, count, *view = reference
-        if name not in TYPES or not isinstance(key, str) or not key.isalnum() or view not in ([], [None]):
+        is_type = isinstance(name, Name) and name in TYPES
+        if not is_type or not isinstance(key, str) or not key.isalnum() or any(part is not None for part in view):
             raise DataError(f"{self.path} was not read: its pickle refers to something that is no storage")
         if type(count) is not int or count < 0:
             raise CorruptError(f"{self.path} is damaged: the storage {key} has no size")
@@ -412,14 +427,21 @@ class _Interpreter:
         """A tensor on a storage; it must lie inside, and may not be larger."""
         if not isinstance(storage, Storage) or not isinstance(size, tuple) or not isinstance(stride, tuple):
             raise TypeError("a tensor needs a storage, sizes and strides")
-        if any(type(number) is not int or number < 0 for number in (offset, *size, *stride)):
+        if max(len(size), len(stride)) > MOST_AXES:
+            raise ValueError(f"a tensor has more than {MOST_AXES} axes")
+        if any(type(number) is not int or not 0 <= number < LARGEST_SIZE for number in (offset, *size, *stride)):
             raise ValueError("sizes and strides of a tensor are whole numbers")
         room, count, last = len(storage.numbers), 1, offset
         for length, step in zip(size, stride, strict=True):
             count, last = count * length, last + (length - 1) * step
-        if count and (last >= room or count > room):
+        if not count:
+            return storage.numbers.new_empty(size)
+        if last >= room or count > room:
             raise CorruptError(f"{self.path} is damaged: a tensor lies outside its storage")
-        return storage.numbers.as_strided(size, stride, offset) if count else storage.numbers.new_empty(size)
+        self.viewed += count * storage.numbers.itemsize
+        if self.viewed > MOST_SHARED * self.path.stat().st_size:
+            raise DataError(f"{self.path} was not read: its tensors are views of the same numbers, too many times")
+        return storage.numbers.as_strided(size, stride, offset)
 
 
 def _pair(pair: Any) -> tuple[Any, Any]:

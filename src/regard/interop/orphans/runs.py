@@ -97,6 +97,16 @@ class Tensors:
             if name.startswith(prefix):
                 yield name.removeprefix(prefix), self[name]
 
+    def numbered(self, cells: str, count: int, name: str) -> dict[str, Tensor]:
+        """The tensors of recurrent cells, one for each layer, as those of one recurrence with this name."""
+        tensors: dict[str, Tensor] = {}
+        for number in range(count):
+            cell = dict(self.beginning(f"{cells}.{number}."))
+            if not cell:  # settings may name any number of layers
+                raise DataError(f"{self.path} cannot be imported: it has no tensors of {cells}.{number}")
+            tensors |= {f"{name}.{part}_l{number}": tensor for part, tensor in cell.items()}
+        return tensors
+
     def check_read(self, *ignored: str) -> None:
         """Raise DataError if a tensor was not read, unless its name ends with one of `ignored`."""
         if left := sorted(name for name in self.unread if not name.endswith(ignored)):
