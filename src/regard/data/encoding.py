@@ -19,6 +19,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from regard.console import say
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.data.workers import Worker, cores, receive, send
 from regard.errors import ResourceError
@@ -163,6 +164,8 @@ class Encoders:
                 for worker in workers:
                     self._idle.put(worker)
                 self._stack.callback(self._end, workers)
+            else:
+                say("the processes that encode texts did not start; this one encodes them alone, which takes longer")
         return self
 
     def __exit__(self, *error: object) -> None:
