@@ -6,7 +6,9 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.data import encoding, files, shards
+from regard.data.encoding import Encoder, encoded_by
 from regard.data.shards import Shards
 from regard.errors import DataError, RecipeError
 from regard.recipe import Recipe
@@ -88,6 +91,20 @@ def test_the_store_has_the_same_bits_as_memory(folder: Path, monkeypatch: pytest
     assert stored[0].train.scan.blocks > 6
     assert_same(prepare(recipe_for(folder)), stored)
     assert_same(prepare(recipe_for(folder, STORED)), stored)  # from the cache
+
+
+def test_a_cluster_gives_the_same_bits_and_messages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cluster(setup: Sequence[bytes], requests: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+        while group := [*islice(requests, 3)]:
+            yield from map(Encoder.of_setup(setup).reply, group)
+
+    expected = prepare(recipe_for(folder))
+    monkeypatch.setattr(encoding, "Worker", None)  # none is started
+    with encoded_by(cluster):
+        assert_same(expected, prepare(recipe_for(folder, STORED)))
+        (folder / "x.tsv").write_text("d\te\n" * 999 + "a\tb\tc\n")
+        with pytest.raises(DataError, match=r"x\.tsv:1000: 3 fields, expected two"):
+            prepare(recipe_for(folder, STORED, f"data.train={folder}/x.tsv"))
 
 
 @pytest.mark.parametrize(
