@@ -6,8 +6,11 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
@@ -20,11 +23,13 @@ from regard import storage
 from regard.data import encoding, files, shards
 from regard.data.encoding import Encoder, encoded_by
 from regard.data.shards import Shards
-from regard.errors import DataError, RecipeError
+from regard.data.tokenizers import Tokenizer, Word
+from regard.errors import DataError, RecipeError, StorageError
 from regard.recipe import Recipe
 from regard.tasks import task_class
 from regard.tasks.core import Encoded, Examples, count_shared
 from regard.tasks.transduce import Transduce
+from wordpieces import build
 
 ALPHABET = ["ab", "cde", "fü", "日本", "x", "a", "\N{MATHEMATICAL FRAKTUR CAPITAL A}", "  y"]
 STORED = "data.store_from=0"
@@ -223,6 +228,62 @@ def test_a_message_says_that_a_store_is_made_again(folder: Path, capfd: pytest.C
         message = f"the token store {ids.parent} is damaged (a checksum differs); it is made again"
         assert errors.count(message) == errors.count("is damaged") == count
     assert not list((folder / "cache").rglob("*.partial"))
+
+
+def test_a_store_that_another_process_removes_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, encode_all, removed = prepare(recipe_for(folder)), Shards._build, []
+
+    def removing(*arguments: object) -> object:
+        built = encode_all(*arguments)  # type: ignore[arg-type]
+        if len(removed) < most:
+            removed.append(arguments[1])
+            arguments[1].remove()  # type: ignore[attr-defined]
+        return built
+
+    monkeypatch.setattr(Shards, "_build", removing)
+    most = 1
+    assert_same(expected, prepare(recipe_for(folder, STORED)))
+    assert len(removed) == 1
+    removed[0].remove()
+    most = 10
+    with pytest.raises(StorageError, match="was damaged or removed each time it was made; check the disk, and that no"):
+        prepare(recipe_for(folder, STORED))
+
+
+def test_processes_that_start_together_scan_the_files_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for processes: a lock is of the open file."""
+    scan, scans = shards._scan, []
+
+    def slow(*arguments: object) -> object:
+        scans.append(arguments)
+        time.sleep(0.3)
+        return scan(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "_scan", slow)
+    monkeypatch.setattr(encoding, "cores", lambda: 1)
+    recipe = recipe_for(folder, STORED)
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(task_class(recipe.task).examples, recipe) for _ in range(3)]
+        first, *others = [[*job.result().train] for job in jobs]
+    assert len(scans) == 1
+    assert others == [first, first]
+
+
+def test_ids_of_another_version_of_tokenizers_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = prepare(recipe_for(folder, STORED))[0].train
+    assert isinstance(examples, Shards)
+    pieces = build("hugging_face", ALPHABET, 20)
+    version = metadata.version
+
+    def stores(kinds: Sequence[tuple[str, Tokenizer]]) -> int:
+        examples.encode(kinds)
+        return len([*(folder / "cache" / "tokens").iterdir()])
+
+    word = Word.build(ALPHABET, 20)
+    before = stores([("word", word), ("word", word)]), stores([("hugging_face", pieces), ("word", word)])
+    monkeypatch.setattr(shards.metadata, "version", lambda name: "0" if name == "tokenizers" else version(name))
+    assert stores([("word", word), ("word", word)]) == before[1]
+    assert stores([("hugging_face", pieces), ("word", word)]) == before[1] + 1
 
 
 def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(folder: Path) -> None:
