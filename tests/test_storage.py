@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -666,6 +669,42 @@ def test_content_is_returned_even_if_the_disk_is_full(home: Path, monkeypatch: p
     make = Maker()
     assert storage.cached("kind", "abc", make) == make.content
     assert list((home / "kind").iterdir()) == []
+
+
+def test_one_of_several_that_want_a_result_computes_it(home: Path) -> None:
+    """Threads stand for processes: a lock is of the open file."""
+    make, begun = Maker(), Event()
+
+    def slow() -> bytes:
+        begun.set()
+        time.sleep(0.3)
+        return make()
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(storage.cached, "kind", "abc", slow)
+        begun.wait()
+        others = [pool.submit(storage.cached, "kind", "abc", slow) for _ in range(2)]
+        storage.cached("kind", "other", Maker(b"other"))  # needs not wait
+        assert not first.done()
+        assert [job.result() for job in (first, *others)] == [make.content] * 3
+    assert make.calls == 1
+    assert names(home / "kind") == ["abc", "other"]
+
+
+def test_a_result_that_failed_is_computed_by_who_waits_for_it(home: Path) -> None:
+    begun = Event()
+
+    def broken() -> bytes:
+        begun.set()
+        time.sleep(0.3)
+        raise ValueError
+
+    with ThreadPoolExecutor() as pool:
+        failed = pool.submit(storage.cached, "kind", "abc", broken)
+        begun.wait()
+        assert pool.submit(storage.cached, "kind", "abc", Maker()).result() == Maker().content
+        assert isinstance(failed.exception(), ValueError)
+    assert names(home / "kind") == ["abc"]
 
 
 def test_an_error_of_the_cached_function_is_raised(home: Path) -> None:

@@ -1,13 +1,17 @@
 """Pairs that are read block by block give the same bits as in memory; a store is resumed, checked, rebuilt."""
 
 import gzip
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +21,15 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.data import encoding, files, shards
+from regard.data.encoding import Encoder, encoded_by
 from regard.data.shards import Shards
-from regard.errors import DataError, RecipeError
+from regard.data.tokenizers import Tokenizer, Word
+from regard.errors import DataError, RecipeError, StorageError
 from regard.recipe import Recipe
 from regard.tasks import task_class
 from regard.tasks.core import Encoded, Examples, count_shared
 from regard.tasks.transduce import Transduce
+from wordpieces import build
 
 ALPHABET = ["ab", "cde", "fü", "日本", "x", "a", "\N{MATHEMATICAL FRAKTUR CAPITAL A}", "  y"]
 STORED = "data.store_from=0"
@@ -89,6 +96,20 @@ def test_the_store_has_the_same_bits_as_memory(folder: Path, monkeypatch: pytest
     assert stored[0].train.scan.blocks > 6
     assert_same(prepare(recipe_for(folder)), stored)
     assert_same(prepare(recipe_for(folder, STORED)), stored)  # from the cache
+
+
+def test_a_cluster_gives_the_same_bits_and_messages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cluster(setup: Sequence[bytes], requests: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+        while group := [*islice(requests, 3)]:
+            yield from map(Encoder.of_setup(setup).reply, group)
+
+    expected = prepare(recipe_for(folder))
+    monkeypatch.setattr(encoding, "Worker", None)  # none is started
+    with encoded_by(cluster):
+        assert_same(expected, prepare(recipe_for(folder, STORED)))
+        (folder / "x.tsv").write_text("d\te\n" * 999 + "a\tb\tc\n")
+        with pytest.raises(DataError, match=r"x\.tsv:1000: 3 fields, expected two"):
+            prepare(recipe_for(folder, STORED, f"data.train={folder}/x.tsv"))
 
 
 @pytest.mark.parametrize(
@@ -201,9 +222,68 @@ def test_a_message_says_that_a_store_is_made_again(folder: Path, capfd: pytest.C
     prepare(recipe_for(folder, STORED))
     (ids,) = (folder / "cache" / "tokens").glob("*/source.ids")
     ids.write_bytes(ids.read_bytes()[:-2])
-    regard.train(recipe_for(folder, STORED), runs=folder / "runs")
-    assert "source" not in capfd.readouterr().out
+    for count in (1, 0):  # once made again, it is not damaged
+        regard.train(recipe_for(folder, STORED), runs=folder / "runs")
+        errors = capfd.readouterr().err
+        message = f"the token store {ids.parent} is damaged (a checksum differs); it is made again"
+        assert errors.count(message) == errors.count("is damaged") == count
     assert not list((folder / "cache").rglob("*.partial"))
+
+
+def test_a_store_that_another_process_removes_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, encode_all, removed = prepare(recipe_for(folder)), Shards._build, []
+
+    def removing(*arguments: object) -> object:
+        built = encode_all(*arguments)  # type: ignore[arg-type]
+        if len(removed) < most:
+            removed.append(arguments[1])
+            arguments[1].remove()  # type: ignore[attr-defined]
+        return built
+
+    monkeypatch.setattr(Shards, "_build", removing)
+    most = 1
+    assert_same(expected, prepare(recipe_for(folder, STORED)))
+    assert len(removed) == 1
+    removed[0].remove()
+    most = 10
+    with pytest.raises(StorageError, match="was damaged or removed each time it was made; check the disk, and that no"):
+        prepare(recipe_for(folder, STORED))
+
+
+def test_processes_that_start_together_scan_the_files_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for processes: a lock is of the open file."""
+    scan, scans = shards._scan, []
+
+    def slow(*arguments: object) -> object:
+        scans.append(arguments)
+        time.sleep(0.3)
+        return scan(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "_scan", slow)
+    monkeypatch.setattr(encoding, "cores", lambda: 1)
+    recipe = recipe_for(folder, STORED)
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(task_class(recipe.task).examples, recipe) for _ in range(3)]
+        first, *others = [[*job.result().train] for job in jobs]
+    assert len(scans) == 1
+    assert others == [first, first]
+
+
+def test_ids_of_another_version_of_tokenizers_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = prepare(recipe_for(folder, STORED))[0].train
+    assert isinstance(examples, Shards)
+    pieces = build("hugging_face", ALPHABET, 20)
+    version = metadata.version
+
+    def stores(kinds: Sequence[tuple[str, Tokenizer]]) -> int:
+        examples.encode(kinds)
+        return len([*(folder / "cache" / "tokens").iterdir()])
+
+    word = Word.build(ALPHABET, 20)
+    before = stores([("word", word), ("word", word)]), stores([("hugging_face", pieces), ("word", word)])
+    monkeypatch.setattr(shards.metadata, "version", lambda name: "0" if name == "tokenizers" else version(name))
+    assert stores([("word", word), ("word", word)]) == before[1]
+    assert stores([("hugging_face", pieces), ("word", word)]) == before[1] + 1
 
 
 def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(folder: Path) -> None:
@@ -388,31 +468,32 @@ def test_a_corpus_without_pairs_cannot_be_drawn_from(folder: Path) -> None:
 
 
 MEMORY = """
-import sys, json, resource
+import sys, tracemalloc
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import regard
+from regard.data import encoding, shards
 from test_shards import prepare, recipe_for
-def peak():
-    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF,))
+shards.SIZE, encoding.cores = 1 << 16, lambda: 1
 folder = Path(sys.argv[2])
-recipe = recipe_for(folder, *sys.argv[3:])
-before = peak()
-prepare(recipe)
-print(json.dumps(peak() - before))
+prepare(recipe_for(folder, f"data.train={folder}/small.tsv", *sys.argv[3:]))  # imports what is needed
+tracemalloc.start()
+prepared = prepare(recipe_for(folder, f"data.train={folder}/large.tsv", *sys.argv[3:]))
+print(tracemalloc.get_traced_memory()[1])
 """
 
 
 def test_the_memory_of_a_preparation_is_bounded(folder: Path) -> None:
-    """For 25 times as much text, about as much memory: little besides the lengths of the pairs."""
-    text = "\n".join(lines(4000, 1)) + "\n"
-    (folder / "small.tsv").write_text(text * 2)
-    (folder / "large.tsv").write_text(text * 50)
-    needed = {}
-    for name in ("small", "large"):
-        overrides = (STORED, "tokens.sample=2000", f"data.train={folder}/{name}.tsv")
-        command = [sys.executable, "-c", MEMORY, str(Path(__file__).parent), str(folder), *overrides]
+    """It is a part of the size of the text, and in-memory data need more than the whole of it."""
+    words, generator = [letter * 400 for letter in "abcdefgh"], random.Random(1)
+    made = [f"{number} {' '.join(generator.choices(words, k=4))}\tx\n" for number in range(25_000)]
+    (folder / "large.tsv").write_text("".join(made))
+    (folder / "small.tsv").write_text("".join(made[:200]))
+    settings, needed = ("tokens.source=word", "tokens.sample=100", f"data.dev={folder}/small.tsv"), {}
+    for store in (STORED, f"data.store_from={10**9}"):
+        command = [sys.executable, "-c", MEMORY, str(Path(__file__).parent), str(folder), *settings, store]
         result = subprocess.run(command, check=True, env=os.environ, stdout=subprocess.PIPE)
-        needed[name] = json.loads(result.stdout)
-    size = (folder / "large.tsv").stat().st_size / 1024
-    assert needed["large"] - needed["small"] < max(60_000, 4 * size)
+        needed[store] = int(result.stdout)
+    stored, in_memory = needed.values()
+    size = (folder / "large.tsv").stat().st_size
+    assert stored < size / 8 < size < in_memory

@@ -10,14 +10,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from commands import SOURCES, shared_commands, user_environment
 from regard import storage
-from regard.errors import MissingExtraError
+from regard.errors import LostProcessError, MissingExtraError
 from regard.storage import Run
-from regard.training.clusters import connected
+from regard.training import clusters
+from regard.training.clusters import GROUP, connected
 from together import curve, together
 
 LIMIT = 150.0  # seconds; Ray takes half a minute to start on a busy machine
@@ -72,7 +74,7 @@ def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_on
     pytest.importorskip("ray")
     run, end = folder / "runs/disturbed", time.monotonic() + LIMIT
     ray = ["--ray", "local", "--processes", "2", "--json"]
-    arguments = ["train", "reverse", "name=disturbed", *SETTINGS, *ray]
+    arguments = ["train", "reverse", "name=disturbed", *SETTINGS, "data.store_from=0", *ray]  # the other is in memory
     with command(*arguments, folder=folder) as process:
         while not (run / "checkpoints/00000010").exists():
             assert process.poll() is None, process.communicate()
@@ -86,6 +88,50 @@ def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_on
     assert curve(run) == curve(folder / "runs/undisturbed")
     assert Run(run).read(storage.MODEL) == Run(folder / "runs/undisturbed").read(storage.MODEL)
     assert [path.name for path in run.parent.glob(".ray-*")] == []
+
+
+PREPARATION = """
+import sys
+from pathlib import Path
+from regard import recipe as recipes
+from regard.console import ProgressLog
+from regard.data import encoding, files, shards
+from regard.training import clusters, loop
+shards.SIZE, files.PIECE, shards.FRESH, encoding.cores = 300, 100, 0, lambda: 2
+recipe = recipes.load("reverse", sys.argv[2:])
+if sys.argv[1] == "ray":
+    clusters.train = lambda *_: None
+    encoding.Worker = None  # none is started
+    clusters.train_new(recipe, Path("runs"), "local", 2, ProgressLog(), quiet=True)
+else:
+    loop.create(recipe, Path("runs"), 2, quiet=True)
+"""
+
+
+def test_tasks_of_ray_write_the_store_that_worker_processes_write(folder: Path) -> None:
+    pytest.importorskip("ray")
+    written = {}
+    for how in ("ray", "alone"):
+        cache = folder / f"cache-{how}"
+        environment = user_environment() | {"PYTHONPATH": str(SOURCES), "REGARD_CACHE": str(cache)}
+        command = [sys.executable, "-c", PREPARATION, how, "name=stored", "data.store_from=0", *SETTINGS]
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
+        assert result.returncode == 0, result.stderr
+        written[how] = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    kinds = {name.split("/")[0] for name in written["ray"]}
+    assert kinds == {"checksums", "digests", "scans", "tokenizers", "tokens"}
+    (journal,) = (content for name, content in written["ray"].items() if name.endswith("/journal"))
+    assert journal.count(b"\n") > 2 * GROUP  # several groups of blocks, for two processes
+    assert written["ray"] == written["alone"]
+
+
+def test_an_encoding_that_fails_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(clusters, "_set_up_data", lambda: None)
+    ray = Mock()
+    ray.data.from_arrow.side_effect = RuntimeError("no machine is left\nand more")
+    with pytest.raises(LostProcessError, match=r"has ended \('no machine is left'\); start again: what is encoded"):
+        next(clusters._replies(ray, 2, [b"setup"], [[b"request"]]))
 
 
 def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(folder: Path) -> None:

@@ -94,10 +94,10 @@ def train(
             return
         if ray is not None:
             if settings is not None:
-                run, overrides = training.create(settings, runs, processes, quiet=quiet), None
+                run = clusters.train_new(settings, runs, ray, processes, progress, quiet=quiet)
             else:
                 run = Run.open(resume or "")
-            clusters.train(run, ray, processes, overrides or [], progress)
+                clusters.train(run, ray, processes, overrides or [], progress)
         elif settings is not None:
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:

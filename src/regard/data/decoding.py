@@ -21,6 +21,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from regard.console import say
 from regard.data import pictures
 from regard.data.media import Medium
 from regard.data.workers import Worker, cores, read_exactly
@@ -57,8 +58,10 @@ class Decoders:
     def __init__(self, square: Square, expected: int) -> None:
         self.square, self.count = square, workers_for(expected)
         self._stack = ExitStack()
+        self._has_warned = False
         self._pool: ThreadPoolExecutor | None = None
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._workers: list[_Worker] = []
 
     def __enter__(self) -> "Decoders":
         return self
@@ -71,12 +74,16 @@ class Decoders:
         if not self.count:
             return [self.square.decode(name, content) for name, content in named]
         if self._pool is None:
-            for _ in range(self.count):
-                worker = _Worker(self.square)
+            self._workers = [_Worker(self.square) for _ in range(self.count)]
+            for worker in self._workers:
                 self._stack.enter_context(worker)
                 self._idle.put(worker)
             self._pool = self._stack.enter_context(ThreadPoolExecutor(self.count))
-        return list(self._pool.map(self._decode_one, named))
+        images = list(self._pool.map(self._decode_one, named))
+        if not self._has_warned and any(worker.is_ready is False for worker in self._workers):
+            say("processes that decode pictures did not start; this one decodes for them, which takes longer")
+            self._has_warned = True
+        return images
 
     def _decode_one(self, named: tuple[str, bytes]) -> Image:
         if isinstance(named[0], Medium):  # it has its pixels already
@@ -101,13 +108,13 @@ class _Worker(Worker):
     def __init__(self, square: Square) -> None:
         super().__init__("regard.data.decoding", json.dumps([square.size, square.fit, asdict(square.limits)]))
         self.square = square
-        self._is_ready: bool | None = None  # unknown before its first picture
+        self.is_ready: bool | None = None  # unknown before its first picture
 
     def decode(self, name: str, content: bytes) -> Image:
         """The pixels of a picture. One that the worker refuses is decoded here again, which raises its error."""
-        if self._is_ready is None:
-            self._is_ready = self._read(1) == READY
-        if not self._is_ready:  # it could not be started
+        if self.is_ready is None:
+            self.is_ready = self._read(1) == READY
+        if not self.is_ready:  # it could not be started
             return self.square.decode(name, content)
         answer, pixels = self._ask(name, content)
         if answer == FAILED:

@@ -10,15 +10,17 @@ import signal
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from itertools import chain, compress
 from queue import SimpleQueue
 from typing import IO, NamedTuple
 
 import numpy as np
 
+from regard.console import say
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.data.workers import Worker, cores, receive, send
 from regard.errors import ResourceError
@@ -57,6 +59,19 @@ class Encoder:
             built[kind, content] = TOKENIZERS[kind].from_bytes(content)
         self.tokenizers = [built[key] for key in tokenizers]
         self.wanted = {(source, target): number for number, (source, target) in enumerate(wanted)}
+
+    @staticmethod
+    def of_setup(setup: Sequence[bytes]) -> "Encoder":
+        """The encoder of another process, from the bytes that `Encoders` gives it."""
+        kinds, wanted = json.loads(setup[0])
+        return Encoder([*zip(kinds, setup[1:], strict=True)], wanted)
+
+    def reply(self, request: Sequence[bytes]) -> list[bytes]:
+        """The answer to a request, as it is sent to another process: DONE and the answer, or REFUSED."""
+        try:
+            return [DONE, *self.answer(*request)]
+        except RefusedError:
+            return [REFUSED]
 
     def answer(self, kind: bytes, mask: bytes, *contents: bytes) -> list[bytes]:
         """The answer to a request; RefusedError if a line is no pair. `mask`: a byte for each line, 1 if it counts."""
@@ -134,10 +149,25 @@ def id_type(tokenizer: Tokenizer) -> str:
     return ID_TYPES[tokenizer.size > 1 << 16]
 
 
+# What answers requests elsewhere: from the bytes for `Encoder.of_setup` and requests, their replies in the same order.
+Cluster = Callable[[Sequence[bytes], Iterable[Sequence[bytes]]], Iterable[Sequence[bytes]]]
+_cluster: ContextVar[Cluster | None] = ContextVar("_cluster", default=None)
+
+
+@contextmanager
+def encoded_by(cluster: Cluster) -> Iterator[None]:
+    """In the block, a cluster answers the requests of `Encoders`, and no worker process is started here."""
+    token = _cluster.set(cluster)
+    try:
+        yield
+    finally:
+        _cluster.reset(token)
+
+
 class Encoders:
     """Answers requests for many blocks, in worker processes if there are enough; the answers keep the order.
 
-    It is a context manager: the workers, one for each core, end with the block.
+    It is a context manager: the workers, one for each core, end with the block. Inside `encoded_by`, there are none.
     """
 
     def __init__(
@@ -147,7 +177,8 @@ class Encoders:
         kinds = [kind for kind, _ in stored]
         self._setup = [json.dumps([kinds, [*wanted]]).encode(), *(content for _, content in stored)]
         self._here = Encoder(stored, wanted)  # for a block that a worker refuses to start for
-        self.count = min(MOST_WORKERS, cores(), expected) if sys.executable else 0
+        self._cluster = _cluster.get()
+        self.count = min(MOST_WORKERS, cores(), expected) if sys.executable and not self._cluster else 0
         self._stack = ExitStack()
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
@@ -163,6 +194,8 @@ class Encoders:
                 for worker in workers:
                     self._idle.put(worker)
                 self._stack.callback(self._end, workers)
+            else:
+                say("the processes that encode texts did not start; this one encodes them alone, which takes longer")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -175,13 +208,37 @@ class Encoders:
 
     def map(self, requests: Iterable[tuple[Block, bytes, bytes]]) -> Iterator[tuple[Block, list[bytes]]]:
         """Each block with the answer to its request, of a kind and a mask; RefusedError if a line is no pair."""
-        if self._pool is None:
+        if self._cluster:
+            yield from self._sent(self._cluster, requests)
+        elif self._pool is None:
             for block, kind, mask in requests:
                 yield block, self._here.answer(kind, mask, *block.contents)
-            return
+        else:
+            yield from self._distributed(self._pool, requests)
+
+    def _sent(
+        self, cluster: Cluster, requests: Iterable[tuple[Block, bytes, bytes]]
+    ) -> Iterator[tuple[Block, list[bytes]]]:
+        """Each block with the answer of a cluster."""
+        waiting: deque[Block] = deque()
+
+        def sent() -> Iterator[list[bytes]]:
+            for block, kind, mask in requests:
+                waiting.append(block)
+                yield [kind, mask, *block.contents]
+
+        for state, *answer in cluster(self._setup, sent()):
+            if state == REFUSED:
+                raise RefusedError
+            yield waiting.popleft(), answer
+
+    def _distributed(
+        self, pool: ThreadPoolExecutor, requests: Iterable[tuple[Block, bytes, bytes]]
+    ) -> Iterator[tuple[Block, list[bytes]]]:
+        """Each block with the answer of a worker process."""
         waiting: deque[tuple[Block, Future[list[bytes]]]] = deque()
         for block, kind, mask in requests:
-            waiting.append((block, self._pool.submit(self._ask, kind, mask, *block.contents)))
+            waiting.append((block, pool.submit(self._ask, kind, mask, *block.contents)))
             if len(waiting) > self.count + AHEAD:
                 first, answer = waiting.popleft()
                 yield first, answer.result()
@@ -209,15 +266,10 @@ class Encoders:
 
 def work(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until they end: the work of a worker process."""
-    setup, *contents = receive(requests)
-    kinds, wanted = json.loads(setup)
-    encoder = Encoder([*zip(kinds, contents, strict=True)], wanted)
+    encoder = Encoder.of_setup(receive(requests))
     send(answers, READY)
     while request := receive(requests):
-        try:
-            send(answers, DONE, *encoder.answer(*request))
-        except RefusedError:
-            send(answers, REFUSED)
+        send(answers, *encoder.reply(request))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from regard.data.files import Loaded, Part, Split
 from regard.data.paths import expanded, find
 from regard.data.store import Indices, IntegerRows, Integers, Stored, StoredExamples, Texts, Unread
 from regard.data.tokenizers import Tokenizer
-from regard.errors import DataError
+from regard.errors import DataError, StorageError
 from regard.recipe import Data, Limits
 from regard.types import Example
 
@@ -43,6 +43,7 @@ SIZE = 1 << 22  # bytes of a block, about
 FRESH = 2_000_000_000  # nanoseconds: a file that was changed so shortly ago may change again with the same times
 VERSION = 1  # of the content of the cache
 SIDES = ("source", "target")
+ATTEMPTS = 3  # to read the token store, which another process may remove
 
 
 class Scan(NamedTuple):
@@ -188,21 +189,21 @@ class Shards(Stored[Example]):
 
     def encode(self, tokenizers: Sequence[tuple[str, Tokenizer]]) -> list[IntegerRows]:
         """The ids of all sources and of all targets by tokenizers, given with their kinds; from the cache if there."""
-        versions = [__version__, metadata.version("sentencepiece"), metadata.version("numpy")]
+        packages = ["sentencepiece", "numpy", *{"tokenizers" for kind, _ in tokenizers if kind == "hugging_face"}]
+        versions = [__version__, *map(metadata.version, packages)]
         made = [(kind, hashlib.sha256(tokenizer.to_bytes()).hexdigest()) for kind, tokenizer in tokenizers]
         types: dict[str, str] = {}
         for side, (_, tokenizer) in zip(SIDES, tokenizers, strict=True):
             types |= {f"{side}.ids": id_type(tokenizer), f"{side}.lengths": "<i4"}
         arrays = storage.CachedArrays("tokens", _key(self.key, versions, made), types)
-        try:
-            loaded = arrays.load(_checked)
-        except ValueError as error:
-            say(f"the token store {arrays.path} is damaged ({error}); it is made again")
-            arrays.remove()
-            loaded = None
-        loaded = loaded or self._build(arrays, tokenizers) or arrays.load(_checked)
-        assert loaded is not None
-        return [IntegerRows.cut(loaded[f"{side}.ids"], loaded[f"{side}.lengths"]) for side in SIDES]
+        for _ in range(ATTEMPTS):
+            loaded = _undamaged(arrays) or self._build(arrays, tokenizers)
+            if loaded:
+                return [IntegerRows.cut(loaded[f"{side}.ids"], loaded[f"{side}.lengths"]) for side in SIDES]
+        raise StorageError(
+            f"the token store {arrays.path} was damaged or removed each time it was made; check the disk, and that no "
+            "other process removes files of the cache"
+        )
 
     def _build(
         self, arrays: storage.CachedArrays, tokenizers: Sequence[tuple[str, Tokenizer]]
@@ -228,6 +229,16 @@ def sample(count: int, most: int) -> Integers:
     if not most or count <= most:
         return np.arange(count, dtype=np.int32)
     return np.sort(shuffled(count, random.Random(f"sample {count} {most}"))[:most])
+
+
+def _undamaged(arrays: storage.CachedArrays) -> dict[str, NDArray[Any]] | None:
+    """The arrays of a store if all are there; damaged ones are removed."""
+    try:
+        return arrays.load(_checked)
+    except ValueError as error:
+        say(f"the token store {arrays.path} is damaged ({error}); it is made again")
+        arrays.remove()
+        return None
 
 
 def _checked(blocks: Sequence[Any]) -> Iterable[Any]:

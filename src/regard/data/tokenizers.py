@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar, TypeVar, final
 
 from regard.console import counted, tick
+from regard.data.workers import environment, python
 from regard.errors import CorruptError, DataError, MissingExtraError, RecipeError, ResourceError, shown
 from regard.specials import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
@@ -467,8 +467,8 @@ def _train(texts: Sequence[str], size: int, symbols: list[str]) -> bytes:
         SentencePieceTrainer.train(sentence_iterator=_sentences(texts), model_writer=model, **settings)
         return model.getvalue()
     with subprocess.Popen(
-        [sys.executable, "-c", TRAINER],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        python("-c", TRAINER),
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

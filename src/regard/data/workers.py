@@ -10,6 +10,17 @@ from typing import IO
 COUNT, SIZE = struct.Struct(">I"), struct.Struct(">Q")  # of the parts of a message, and of the bytes of a part
 
 
+def python(*arguments: str) -> list[str]:
+    """The command that starts this Python again."""
+    return [sys.executable, "-P", *arguments]  # -P: no module of the working directory
+
+
+def environment() -> dict[str, str]:
+    """The variables with which such a process finds the same modules as this one. It has one thread."""
+    paths = os.pathsep.join(filter(None, sys.path))  # an empty path is the working directory
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # several threads would wait for each other
+
+
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -19,15 +30,13 @@ class Worker:
     """A process that runs a module; it ends with the block, and if this process is killed, with its stdin."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        # One thread: several would wait for each other. A session of its own: Ctrl-C is for the process that started it
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            python("-m", module, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
+            env=environment(),
+            start_new_session=True,  # Ctrl-C is for the process that started it
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import zlib
@@ -49,7 +48,10 @@ class CachedArrays:
             return None
         if self._whole(check(blocks)) < len(blocks):
             raise ValueError("a checksum differs")
-        return {name: self._map(name, blocks) for name in self.types}
+        try:
+            return {name: self._map(name, blocks) for name in self.types}
+        except OSError:  # another process has removed them since
+            return None
 
     def _map(self, name: str, blocks: Blocks) -> Array:
         size = sum(block["parts"][name][0] for block in blocks) // np.dtype(self.types[name]).itemsize
@@ -88,7 +90,7 @@ class CachedArrays:
                     raise PermissionError(errno.EPERM, "nothing is written")
                 self.path.mkdir(parents=True, exist_ok=True)
                 flags = os.O_RDWR | os.O_CREAT
-                journal = self._lock(stack, flags)
+                journal = stack.enter_context(files.locked(self.path / JOURNAL, flags))
                 handles = {name: stack.enter_context(files.opened(self.path / name, flags)) for name in self.types}
             except OSError as error:
                 if error.errno not in NOT_WRITABLE:
@@ -106,16 +108,6 @@ class CachedArrays:
                         os.ftruncate(handle, sum(block["parts"][name][0] for block in blocks))
                         os.lseek(handle, 0, os.SEEK_END)
             yield Writing(self, [block["items"] for block in blocks], journal, handles, is_complete=is_complete)
-
-    def _lock(self, stack: contextlib.ExitStack, flags: int) -> int:
-        """The journal, opened when no other process has it locked; another one may have removed it meanwhile."""
-        while True:
-            with contextlib.ExitStack() as attempt:
-                journal = attempt.enter_context(files.opened(self.path / JOURNAL, flags))
-                fcntl.flock(journal, fcntl.LOCK_EX)
-                if files.is_open_as(journal, self.path / JOURNAL):
-                    stack.push(attempt.pop_all())
-                    return journal
 
 
 class Writing:

@@ -46,20 +46,43 @@ def is_reading_only() -> bool:
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
 
-    If the cache cannot be written, or inside `reading_only()`, the result is returned all the same.
+    One process calls `make`; others that want the result wait, and read it then. If the cache cannot be written, or
+    inside `reading_only()`, each calls `make`, and the result is returned all the same.
     """
     path = home() / kind / digest
+    content = _read(path)
+    if content is not None:
+        return content
+    if is_reading_only():
+        return make()
+    with _locked(path):
+        content = _read(path)  # by another process meanwhile
+        if content is not None:
+            return content
+        content = make()
+        with contextlib.suppress(OSError, StorageError):
+            files.write(path, files.digest(content).encode() + b"\n" + content, owner=digest)
+            for leftover, _ in files.leftovers(path.parent, owner=digest):  # of killed processes
+                files.remove_leftover(leftover)
+        return content
+
+
+def _read(path: Path) -> bytes | None:
+    """A result in the cache; None if it is not there or damaged."""
     with contextlib.suppress(OSError, ValueError, StorageError, CorruptError):
         checksum, content = files.read(path, LARGEST_RESULT).split(b"\n", 1)
         if checksum == files.digest(content).encode():
             return content
-    content = make()
-    if is_reading_only():
-        return content
-    with contextlib.suppress(OSError, StorageError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, files.digest(content).encode() + b"\n" + content, owner=digest)
-        # Left by killed processes. A process that still writes one loses it, and goes on without the cache.
-        for leftover, _ in files.leftovers(path.parent, owner=digest):
-            files.remove_leftover(leftover)
-    return content
+    return None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """In the block, no other process computes the result of this path, if a lock can be written beside it."""
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(files.locked(lock, os.O_RDWR | os.O_CREAT))
+            stack.callback(lock.unlink, missing_ok=True)  # before it is unlocked: who waits for it makes a new one
+        yield

@@ -8,6 +8,7 @@ else has put there is written to, and only names with the right id are ever remo
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import itertools
 import os
@@ -338,6 +339,17 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int) -> Iterator[int]:
+    """Open a file as `opened` does, when no other process has it locked; another one may have removed it meanwhile."""
+    while True:
+        with opened(path, flags) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if is_open_as(handle, path):
+                yield handle
+                return
 
 
 def _write_synced(path: Path, content: bytes, mode: int) -> None:

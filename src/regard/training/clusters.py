@@ -1,21 +1,29 @@
 """Ray: a training by processes of a Ray cluster, which starts again if one is lost, and predictions by such processes.
 
-All machines must have the folders of the runs and of the data under the same paths. Ray sends no usage statistics.
+All machines must have the folders of runs, data and cache under the same paths. Ray sends no usage statistics.
 """
 
+import logging
 import os
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from regard.console import ProgressLog
+from regard.data.encoding import Encoder, encoded_by
+from regard.data.store import groups
 from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, shown
 from regard.predict import load
+from regard.recipe import Recipe
 from regard.storage import METRICS, Run
+from regard.storage.cache import home
+from regard.tasks import task_class
 from regard.training import loop
 from regard.training.loop import describe_saved
 from regard.types import Prediction
@@ -23,6 +31,7 @@ from regard.types import Prediction
 LOOK = 1.0  # seconds between two looks at the metrics
 LOCAL = "local"  # the address that starts Ray on this machine, for this command alone
 RESTARTS = 3  # after processes were lost
+GROUP = 4  # blocks of texts for each process that are in memory at a time
 OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each other
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
@@ -31,12 +40,18 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @contextmanager
 def connected(address: str, processes: int) -> Iterator[Any]:
-    """The module of Ray, connected to the cluster with this address; with `local`, one of so many processors."""
+    """The module of Ray, connected to the cluster with this address; with `local`, one of so many processors.
+
+    Inside another such block, the connection is the same.
+    """
     os.environ.update(QUIET | (LOOPBACK if address == LOCAL else {}))
     try:
         import ray
     except ImportError:
         raise MissingExtraError("ray", "ray", "--ray") from None
+    if ray.is_initialized():  # by the function that calls this one, for its data
+        yield ray
+        return
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address == LOCAL:
         options |= {"num_cpus": processes, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
@@ -49,6 +64,54 @@ def connected(address: str, processes: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def train_new(recipe: Recipe, runs: Path, address: str, processes: int, log: ProgressLog, *, quiet: bool) -> Run:
+    """Create a run and train it with processes of a Ray cluster, which also encode data that go to a token store."""
+    with ExitStack() as stack:
+        if task_class(recipe.task).are_stored(recipe):
+            log.begin("starting Ray")
+            ray = stack.enter_context(connected(address, processes))
+            stack.enter_context(encoded_by(partial(_replies, ray, processes)))
+        run = loop.create(recipe, runs, processes, quiet=quiet)
+        train(run, address, processes, (), log)
+    return run
+
+
+def _replies(
+    ray: Any, processes: int, setup: Sequence[bytes], requests: Iterable[Sequence[bytes]]
+) -> Iterator[list[bytes]]:
+    """The replies to requests about blocks of lines, in order, by tasks of Ray Data; some at a time are in memory."""
+    _set_up_data()
+    for group in groups(requests, GROUP * processes):
+        try:
+            tasks = ray.data.from_arrow([*map(_table, group)])
+            replies = tasks.map_batches(_encode, fn_args=(tuple(setup),), batch_size=None, batch_format="pyarrow")
+            for table in replies.iter_batches(batch_size=None, batch_format="pyarrow"):
+                yield from table["parts"].to_pylist()
+        except RegardError:
+            raise
+        except Exception as error:
+            reason = shown(str(error).split("\n", 1)[0])
+            how = "start again: what is encoded already is kept"
+            raise LostProcessError(f"the encoding of the data on Ray has ended ({reason}); {how}") from error
+
+
+def _table(parts: Sequence[bytes]) -> Any:
+    """A table of one row: the parts of a request or a reply, which a table of numpy would cut at their last zeros."""
+    import pyarrow
+
+    return pyarrow.table({"parts": pyarrow.array([parts], pyarrow.list_(pyarrow.large_binary()))})
+
+
+def _encode(request: Any, setup: tuple[bytes, ...]) -> Any:
+    """The work of a task: the reply to a request."""
+    return _table(_encoder(setup).reply(request["parts"][0].as_py()))
+
+
+@lru_cache(maxsize=1)
+def _encoder(setup: tuple[bytes, ...]) -> Encoder:
+    return Encoder.of_setup(setup)
 
 
 def train(run: Run, address: str, processes: int, overrides: Sequence[str], log: ProgressLog) -> None:
@@ -64,13 +127,14 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
 
         on_gpu = settings.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= processes
         work = {"run": str(run.path.resolve()), "overrides": list(overrides), "folder": os.getcwd()}
-        with tempfile.TemporaryDirectory(prefix=".ray-", dir=run.path.resolve().parent) as storage:
+        work["cache"] = str(home().resolve())
+        with tempfile.TemporaryDirectory(prefix=".ray-", dir=run.path.resolve().parent) as folder:
             trainer = TorchTrainer(
                 _train_with_others,
                 train_loop_config=work | {"on_gpu": on_gpu},
                 torch_config=TorchConfig(backend=_backend(on_gpu=on_gpu), timeout_s=settings.timeout),
                 scaling_config=ScalingConfig(num_workers=processes, use_gpu=on_gpu),
-                run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=RESTARTS)),
+                run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=RESTARTS)),
             )
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
             with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
@@ -132,6 +196,7 @@ def _train_with_others(work: Mapping[str, Any]) -> None:
     from ray.train.torch import get_device
 
     os.chdir(work["folder"])
+    os.environ["REGARD_CACHE"] = work["cache"]
     if work["on_gpu"]:
         torch.cuda.set_device(get_device())
     try:
@@ -150,11 +215,7 @@ def predict(
     `settings` are arguments of `Predictor.predict`; its `seed` is that of the first text.
     """
     with connected(address, processes) as ray:
-        from ray.data import DataContext
-
-        context = DataContext.get_current()
-        context.enable_progress_bars = False
-        context.execution_options.preserve_order = True
+        _set_up_data()
         begins = [sum(map(len, batches[:index])) for index in range(len(batches))]
         rows = [{"begin": begin, "texts": list(texts)} for begin, texts in zip(begins, batches, strict=True)]
         answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -166,6 +227,16 @@ def predict(
         )
         for row in answers.iter_rows():
             yield list(row["answers"])
+
+
+def _set_up_data() -> None:
+    """Let Ray Data keep the order, and print neither bars nor messages; its errors are raised."""
+    from ray.data import DataContext
+
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True
 
 
 class Answers:
