@@ -31,6 +31,14 @@ collect_ignore = [  # tests that import a missing package; none of them needs a 
     if any(f"from {name}" in path.read_text(encoding="utf-8") for name in missing)
 ]
 
+if "hypothesis" not in missing:
+    from hypothesis import HealthCheck, settings
+
+    # A law is about results, not about time, which depends on what else the machine does. All runs try the same cases.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("laws", deadline=None, suppress_health_check=slow, derandomize=True)
+    settings.load_profile("laws")
+
 
 FIRST = ("attack", "system", "tests", "tasks", "training", "golden", "data")  # long files first: workers end together
 

@@ -2,11 +2,12 @@
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from regard.metrics import METRICS, Outcome, companions, counter, example_scorer, rouge_l
@@ -84,6 +85,13 @@ def test_the_signatures_say_how_texts_are_compared() -> None:
 
 
 # properties
+
+
+@settings(max_examples=1)
+@given(captions)
+def test_a_case_that_takes_long_is_no_failure(text: str) -> None:
+    """As on a busy machine; hypothesis itself would allow 0.2 s for a case."""
+    time.sleep(0.25)
 
 
 @given(captions, captions)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import catalogue
@@ -109,7 +109,6 @@ def test_an_empty_recipe_is_the_default() -> None:
     assert parse("", "it") == Recipe()
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_changed_recipe_is_restored_from_toml(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=6, unique=True))

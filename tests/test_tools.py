@@ -3,15 +3,14 @@
 import importlib.util
 import io
 import re
-from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import ModuleType
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from requirements import needed
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("corpora", "plot", "papers", "vision", "audio", "dev")  # that make installs
@@ -28,18 +27,6 @@ def tool(name: str) -> ModuleType:
 
 
 lock, audit = tool("lock"), tool("audit")
-
-
-def needed(name: str, extras: tuple[str, ...] = ("",)) -> Iterator[str]:
-    """The names of all packages that an installed package requires, directly or through others."""
-    try:
-        requirements = [Requirement(text) for text in metadata.requires(name) or []]
-    except metadata.PackageNotFoundError:  # for example of an extra that is not installed
-        return
-    for requirement in requirements:
-        if any(requirement.marker is None or requirement.marker.evaluate({"extra": extra}) for extra in extras):
-            yield canonicalize_name(requirement.name)
-            yield from needed(requirement.name, tuple(requirement.extras) or ("",))
 
 
 def test_every_package_that_make_installs_is_pinned_with_hashes() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,19 +114,19 @@ def test_cores_are_shared(
 def test_a_run_that_fails_does_not_stop_the_others_and_what_is_finished_is_not_trained_again(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (*SMALL, data, "train.updates=4", "train.learning_rate=[0.01,1e36]", "data.size=7")
+    settings = (*SMALL, data, "train.updates=4", "train.warmup=0")
+    arguments = (*settings, "train.learning_rate=[0.01,1e37]")
     first = regard.sweep("reverse", *arguments, runs=tmp_path / "runs")
     assert [entry.name for entry in first.entries] == ["reverse learning_rate=0.01"]
-    assert list(first.failed) == ["reverse learning_rate=1e36"]
-    assert "the loss is" in first.failed["reverse learning_rate=1e36"]
-    assert "reverse learning_rate=1e36 failed: " in first.table()
+    assert list(first.failed) == ["reverse learning_rate=1e37"]
+    # Whether a loss, a gradient or a search is the first that is not finite depends on the rounding of the processor.
+    assert re.search(r"^update [2-4]: .* lower train.learning_rate", first.failed["reverse learning_rate=1e37"])
+    assert "reverse learning_rate=1e37 failed: " in first.table()
     assert [line.get("failed", "") != "" for line in first.to_dicts()] == [False, True]
     run = first.entries[0].run
     assert run.path == tmp_path / "runs/reverse+learning_rate-0.01"
     before = run.path.stat().st_mtime_ns
-    plain = regard.train(
-        "reverse", *SMALL, data, "train.updates=4", "train.learning_rate=0.01", runs=tmp_path, quiet=True
-    )
+    plain = regard.train("reverse", *settings, "train.learning_rate=0.01", runs=tmp_path, quiet=True)
     assert plain.metrics()[-1]["exact_match"] == run.metrics()[-1]["exact_match"]
     capsys.readouterr()
     again = regard.sweep("reverse", *arguments, runs=tmp_path / "runs")

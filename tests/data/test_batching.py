@@ -9,14 +9,13 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batching import Batches, Mixture, count_batches, length_array, pad, plan, shuffled, sorted_batches
 from regard.errors import DataError, RecipeError
 from regard.types import PAD
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
 lengths_of_examples = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
 budgets = st.integers(1, 100)
 seeds = st.integers(-5, 2**40)
@@ -29,7 +28,6 @@ def assert_complete_and_within_budget(batches, lengths, budget):
         assert len(batch) == 1 or len(batch) * longest <= budget
 
 
-@laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
     assert_complete_and_within_budget(plan(lengths, budget, seed, epoch), lengths, budget)
@@ -37,7 +35,6 @@ def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed,
     assert count_batches(lengths, budget) == len(sorted_batches(lengths, budget))
 
 
-@laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_depends_on_its_arguments_alone_and_changes_none(lengths, budget, seed, epoch):
     original = list(lengths)
@@ -68,7 +65,6 @@ def fill_lists(order, lengths, budget):
     return batches
 
 
-@laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_is_that_of_its_definition(lengths, budget, seed, epoch):
     assert plan(lengths, budget, seed, epoch) == plan_of_lists(lengths, budget, seed, epoch)
@@ -76,14 +72,12 @@ def test_a_plan_is_that_of_its_definition(lengths, budget, seed, epoch):
     assert plan(length_array(lengths), budget, seed, epoch) == plan(lengths, budget, seed, epoch)
 
 
-@laws
 @given(lengths_of_examples, budgets, seeds)
 def test_batches_do_not_overlap_in_length(lengths, budget, seed):
     spans = sorted(sorted(max(lengths[index]) for index in batch) for batch in plan(lengths, budget, seed, 0))
     assert [length for span in spans for length in span] == sorted(map(max, lengths))
 
 
-@laws
 @given(lengths_of_examples, budgets, seeds)
 def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
     batches = sorted(plan(lengths, budget, seed, 0), key=lambda batch: max(max(lengths[i]) for i in batch))
@@ -135,7 +129,6 @@ def test_a_budget_below_one_token_is_refused(budget):
         plan([(1, 1)], budget, 1, 0)
 
 
-@laws
 @given(lengths_of_examples.filter(len), budgets, seeds, st.lists(st.integers(0, 500), min_size=1))
 def test_updates_can_be_read_in_any_order(lengths, budget, seed, updates):
     batches = Batches(lengths, budget, seed)
@@ -143,7 +136,6 @@ def test_updates_can_be_read_in_any_order(lengths, budget, seed, updates):
         assert batches[update] == Batches(lengths, budget, seed)[update]
 
 
-@laws
 @given(lengths_of_examples.filter(len), budgets, seeds)
 def test_updates_follow_the_plans_of_the_epochs(lengths, budget, seed):
     expected = [

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import files
@@ -17,7 +17,6 @@ from regard.errors import DataError
 from regard.recipe import Limits
 from regard.types import Example
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
 odd_characters = st.text(alphabet="ab \t\r\x0b\x0c\x1c\x85\u2028\u2029é⁇\ufeff")
 
 
@@ -56,7 +55,6 @@ def test_lines_end_at_newlines_only(content, lines):
     assert read_lines([content], "x") == lines
 
 
-@laws
 @given(st.lists(odd_characters), st.sampled_from(["\n", "\r\n"]))
 def test_lines_come_back_as_they_were_written(lines, end):
     written = [line.rstrip("\r") for line in lines]
@@ -72,7 +70,6 @@ def test_a_file_of_another_format_is_named_and_not_to_be_converted():
     assert list(load("words.txt")) == ["GIF89a is a format"]
 
 
-@laws
 @given(st.binary())
 def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
     content = b"x" + content
@@ -86,7 +83,6 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
         assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n"))
 
 
-@laws
 @given(st.binary(max_size=30).map(lambda content: content.replace(b"0", "é€😀".encode())), st.integers(1, 5))
 def test_pieces_of_any_size_give_the_same_lines_or_the_same_error(content, size):
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
@@ -359,7 +355,6 @@ def dev_by_dictionary(examples, seed):
     return set(generator.sample(range(len(examples)), wanted))
 
 
-@laws
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
 def test_a_split_is_that_of_its_definition(sources, seed):
     examples = [Example(source, str(index)) for index, source in enumerate(sources)]
@@ -367,7 +362,6 @@ def test_a_split_is_that_of_its_definition(sources, seed):
     assert split(examples, seed).dev == [example for index, example in enumerate(examples) if index in chosen]
 
 
-@laws
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
 def test_a_split_keeps_all_examples_and_no_source_is_on_both_sides(sources, seed):
     examples = [Example(source, str(index)) for index, source in enumerate(sources)]

@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from regard.data.frequency import FEATURES, UNITS, Frequency, infer, infer_step
 from regard.data.times import LOCAL, OFFSET, POSITION, parse_times
 from regard.errors import DataError, RecipeError, RegardError
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
 frequencies = st.builds(Frequency, st.sampled_from([unit for unit in UNITS if unit != "step"]), st.integers(1, 40)).map(
     Frequency.in_largest_unit
 )
@@ -52,7 +51,6 @@ def test_names_may_have_spaces():
     assert Frequency.parse("business day") == Frequency("business_day")
 
 
-@laws
 @given(frequencies)
 def test_a_frequency_is_parsed_from_its_text(frequency):
     assert Frequency.parse(str(frequency)) == frequency
@@ -76,14 +74,12 @@ def test_other_names_are_refused(name, message):
         Frequency.parse(name)
 
 
-@laws
 @given(st.text(max_size=12))
 def test_any_name_gives_a_frequency_or_a_sentence(name):
     with suppress(RegardError):
         assert Frequency.parse(name).count > 0
 
 
-@laws
 @given(frequencies, starts, st.integers(1, 40))
 def test_times_increase_and_come_back_as_positions(frequency, start, count):
     times = frequency.times(start, count)
@@ -94,7 +90,6 @@ def test_times_increase_and_come_back_as_positions(frequency, start, count):
     assert len({frequency.label(one) for one in times}) == count
 
 
-@laws
 @given(frequencies, starts, st.integers(3, 40))
 def test_the_frequency_of_times_is_inferred(frequency, start, count):
     if frequency.unit == "business_day":
@@ -105,7 +100,6 @@ def test_the_frequency_of_times_is_inferred(frequency, start, count):
     assert infer(frequency.times(start, count)) == frequency
 
 
-@laws
 @given(st.lists(st.integers(0, 80), unique=True, min_size=2, max_size=5), st.sampled_from([3600, 86_400, 7 * 86_400]))
 def test_two_times_or_more_always_have_a_frequency(places, unit):
     times = time("2021-01-01") + np.sort(places) * np.timedelta64(unit, "s")
@@ -185,7 +179,6 @@ def test_lags_are_the_last_values_and_those_around_each_cycle():
     assert 96 in Frequency("minute", 15).lags()
 
 
-@laws
 @given(frequencies, st.integers(1, 700))
 def test_lags_increase_from_one(frequency, longest):
     lags = frequency.lags(longest)
@@ -194,7 +187,6 @@ def test_lags_increase_from_one(frequency, longest):
     assert lags[-1] <= longest
 
 
-@laws
 @given(frequencies, starts, st.integers(1, 300))
 def test_calendar_features_are_between_minus_one_half_and_one_half(frequency, start, count):
     features = frequency.calendar(start, count)
@@ -270,7 +262,6 @@ def test_times_are_parsed(text, parts, others):
     assert parsed.numbers[0] == seconds(*parts)
 
 
-@laws
 @given(st.lists(st.datetimes(), min_size=1), st.sampled_from(["T", " "]))
 def test_many_times_of_one_shape_are_those_of_each(times, mark):
     texts = [moment.isoformat(mark, "seconds") for moment in times]
@@ -338,7 +329,6 @@ def test_mixed_kinds_are_refused(first, second, message):
         parse_times([second], where, digits_are_dates=False, kind=parse(first).kind)
 
 
-@laws
 @given(st.lists(st.text(alphabet="0123456789-/:TZ +.Qn", max_size=22), min_size=1, max_size=4), st.booleans())
 def test_any_text_is_a_time_or_refused(texts, dates):
     with suppress(DataError):

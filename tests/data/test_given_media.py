@@ -220,7 +220,7 @@ def test_cuts_fall_into_silences() -> None:
     step=st.integers(1, 5),
     window=st.integers(1, 25),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spans_cover_a_recording_and_are_short_enough(power: list[float], most: int, step: int, window: int) -> None:
     spans = cut(torch.tensor(power), most * step, step=step, window=window)
     assert [place for span in spans for place in span] == list(range(len(power)))

@@ -19,7 +19,7 @@ from regard.data.records import PAIRS, Records
 from regard.errors import DataError, MissingExtraError
 from regard.recipe import Data, Limits
 
-laws = settings(max_examples=60, deadline=None, derandomize=True)
+laws = settings(max_examples=60)
 texts = st.text(alphabet='ab",;\n\t é\u2028\x00', max_size=6)
 COLUMNS = ("english", "french")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given as cases
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -22,7 +21,6 @@ from regard.errors import DataError, UnknownNameError
 from regard.recipe import Limits
 from shapes import unchecked
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
 NAN = float("nan")
 HOUR, DAY = Frequency("hour"), Frequency("day")
 LONG = "series,time,value\n"
@@ -396,14 +394,12 @@ def test_a_row_of_very_many_fields_is_refused_before_they_are_made(monkeypatch):
         loaded("time,a,b,c\n1,2,3,4\n")
 
 
-@laws
 @cases(st.binary(max_size=60), st.sampled_from(["", *FORMATS]))
 def test_any_bytes_give_series_or_a_sentence(content, format):
     with suppress(DataError):
         assert loaded(content, format).series
 
 
-@laws
 @cases(
     st.sampled_from(["series,time,value", "time,value,x", "date,a,b", "V1,V2,V3", "a,b,c", "1,2,3"]),
     st.lists(st.lists(cells, min_size=3, max_size=3), max_size=4),
@@ -417,7 +413,6 @@ def test_any_cells_give_series_or_a_sentence(header, rows, frequency):
                 assert Series.from_text(series.to_text()) == series
 
 
-@laws
 @cases(st.lists(arrays(float, st.integers(1, 5), elements=numbers.filter(lambda x: x == x)), min_size=1, max_size=3))
 def test_values_come_back_with_the_same_bits(values):
     rows = [
@@ -524,7 +519,6 @@ def any_series(draw):
         )
 
 
-@laws
 @cases(any_series())
 def test_a_series_comes_back_from_its_text_with_the_same_bits(series):
     text = series.to_text()
@@ -538,7 +532,6 @@ def test_a_series_comes_back_from_its_text_with_the_same_bits(series):
         assert np.array_equal(np.signbit(numbers[numbers == 0]), np.signbit(others[others == 0]))
 
 
-@laws
 @cases(any_series(), st.integers(1, 5))
 def test_a_shorter_series_has_the_same_times_and_all_known_covariates(series, count):
     shorter = series.upto(count)
@@ -591,7 +584,6 @@ def test_other_texts_are_no_series(text, message):
         Series.from_text(text, "x:1")
 
 
-@laws
 @cases(st.text(alphabet='{}[]",:01.e-nulamesv', max_size=30))
 def test_any_text_is_a_series_or_refused(text):
     with suppress(DataError):

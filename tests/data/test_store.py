@@ -15,7 +15,7 @@ from regard.data.store import IntegerRows, Mapped, groups, joined, mapped, row_l
 from regard.sources import text as text_source
 from regard.types import Example
 
-laws = settings(max_examples=50, deadline=None, derandomize=True)
+laws = settings(max_examples=50)
 tables = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=4), max_size=8)
 
 

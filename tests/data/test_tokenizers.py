@@ -16,7 +16,7 @@ from regard.errors import CorruptError, DataError, RecipeError, StoppedError
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 from wordpieces import build
 
-laws = settings(max_examples=500, deadline=None, derandomize=True)
+laws = settings(max_examples=500)
 TEXTS = [
     "the cat sat  on the mat",
     " the dog\tran <s> off </s> ",

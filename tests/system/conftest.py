@@ -1,4 +1,7 @@
-"""Fixtures that run regard's command line: as the installed script, or faster in a fork of a warm process."""
+"""Fixtures that run regard's command line: as the installed script, or faster in a fork of a warm process.
+
+Also as the program of the wheel, in an environment of its own.
+"""
 
 import subprocess
 import sys
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import wheels
 from commands import Result, shared_commands, user_environment
 
 SCRIPT = Path(sys.executable).with_name("regard")
@@ -49,3 +53,15 @@ def regard(home: Path) -> Command:
         return shared_commands()(*arguments, stdin=stdin, folder=folder, limit=120)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist and the wheel."""
+    return wheels.build(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="session")
+def program(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program `regard` of an environment with the wheel and no extra."""
+    return wheels.install(built[1], tmp_path_factory.mktemp("bare"))

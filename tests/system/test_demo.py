@@ -1,6 +1,7 @@
 """`regard demo` in full: it learns to read dates, its test score is high, and its attention is where it belongs.
 
-So are the demos of captions, transcripts and forecasts, which run in `make slow`.
+So are the demos of captions, transcripts and forecasts, which run in `make slow`. All are run as users do who have
+installed the wheel: that of dates with the extras that the README names, the others without any.
 """
 
 import json
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import regard
-from conftest import Command
+import wheels
 from regard.predict import Predictor
 from regard.tasks import Transduce
 from regard.types import Example
 
+THREADS = {"OMP_NUM_THREADS": "1"}  # one thread: fast on a busy machine too
 LANGUAGES = ("en", "de", "ja")
 MAPS = 40  # attention maps that are checked for each language
 BEAMS = (2, 4, 8)
@@ -22,10 +24,11 @@ DATES = 300  # dates that are decoded with each beam
 
 
 @pytest.fixture(scope="module")
-def demo(script: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def demo(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The scores in the last line of `regard demo --json`, and the folder of the run."""
     folder = tmp_path_factory.mktemp("demo")
-    result = script("demo", "--json", folder=folder, timeout=900, threads=1)  # one thread: fast on a busy machine too
+    program = wheels.install(built[1], tmp_path_factory.mktemp("environment"), "corpora", "plot")
+    result = wheels.start(program, "demo", "--json", folder=folder, timeout=900, **THREADS)
     assert result.code == 0, result.error
     assert "Traceback" not in result.error
     scores = json.loads(result.lines[-1])
@@ -115,8 +118,8 @@ def test_a_wider_beam_is_as_good_as_greedy_search(predictor: Predictor, unseen_e
 
 
 @pytest.mark.slow
-def test_captions_are_right_and_attention_is_at_the_objects(script: Command, tmp_path: Path) -> None:
-    result = script("demo", "caption", "--json", folder=tmp_path, timeout=900, threads=1)
+def test_captions_are_right_and_attention_is_at_the_objects(program: Path, tmp_path: Path) -> None:
+    result = wheels.start(program, "demo", "caption", "--json", folder=tmp_path, timeout=900, **THREADS)
     assert result.code == 0, result.error
     scores = json.loads(result.lines[-1])
     assert scores["examples"] == 1000
@@ -125,8 +128,8 @@ def test_captions_are_right_and_attention_is_at_the_objects(script: Command, tmp
 
 
 @pytest.mark.slow
-def test_transcripts_are_right_and_attention_is_at_the_onsets(script: Command, tmp_path: Path) -> None:
-    result = script("demo", "transcribe", "--json", folder=tmp_path, timeout=900, threads=1)
+def test_transcripts_are_right_and_attention_is_at_the_onsets(program: Path, tmp_path: Path) -> None:
+    result = wheels.start(program, "demo", "transcribe", "--json", folder=tmp_path, timeout=900, **THREADS)
     assert result.code == 0, result.error
     scores = json.loads(result.lines[-1])
     assert scores["examples"] == 1000
@@ -135,8 +138,8 @@ def test_transcripts_are_right_and_attention_is_at_the_onsets(script: Command, t
 
 
 @pytest.mark.slow
-def test_forecasts_cover_what_comes_and_attention_is_at_the_lag(script: Command, tmp_path: Path) -> None:
-    result = script("demo", "forecast", "--json", folder=tmp_path, timeout=900, threads=1)
+def test_forecasts_cover_what_comes_and_attention_is_at_the_lag(program: Path, tmp_path: Path) -> None:
+    result = wheels.start(program, "demo", "forecast", "--json", folder=tmp_path, timeout=900, **THREADS)
     assert result.code == 0, result.error
     scores = json.loads(result.lines[-1])
     assert scores["examples"] == 200

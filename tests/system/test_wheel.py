@@ -1,44 +1,17 @@
 """The sdist and the wheel: what they hold, and that the wheel works in an environment of its own, without a network."""
 
-import os
-import subprocess
-import sys
-import sysconfig
 import tarfile
-import venv
+import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
-from commands import HIDDEN
 from regard import __version__
 from regard import recipe as recipes
+from requirements import named
+from wheels import ROOT, roots, run, start
 
-ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
-
-
-def run(*command: object, folder: Path, **variables: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in {*HIDDEN, "PYTHONPATH"}}
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, cwd=folder, env=kept | variables, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is built from what the sdist holds."""
-    folder = tmp_path_factory.mktemp("built")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=ROOT)
-    sdist = folder / f"regard-{__version__}.tar.gz"
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    unpacked = folder / f"regard-{__version__}"
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=unpacked)
-    return sdist, folder / f"regard-{__version__}-py3-none-any.whl"
+THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
@@ -61,22 +34,6 @@ def test_the_sdist_has_what_the_wheel_is_built_from_and_no_runs(built: tuple[Pat
     assert not [name for name in names if name.startswith(("runs/", ".venv/", "dist/"))]
 
 
-@pytest.fixture(scope="module")
-def program(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program `regard` of a new environment with the wheel; other packages are those of this environment.
-
-    They are found by their path alone: its .pth files are not read, so that an editable install of regard is not seen.
-    """
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin/python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check")
-    run(*pip, "--no-index", "--no-deps", built[1], folder=folder)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
-    return folder / "bin/regard"
-
-
 def test_the_wheel_works_in_an_environment_of_its_own(program: Path, tmp_path: Path) -> None:
     assert run(program, "--version", folder=tmp_path) == f"regard {__version__}\n"
     where = run(program.with_name("python"), "-c", "import regard; print(regard.__file__)", folder=tmp_path)
@@ -85,13 +42,47 @@ def test_the_wheel_works_in_an_environment_of_its_own(program: Path, tmp_path: P
     assert all(f"\n  {name} " in listed for name in recipes.names())
 
 
-def test_the_wheel_trains_and_shows_a_map(program: Path, tmp_path: Path) -> None:
-    """As the demo does, in a moment: it would take a minute."""
+def test_no_module_of_an_extra_can_be_imported_there(program: Path, tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = [requirement for extra in project["optional-dependencies"].values() for requirement in extra]
+    extras = set(named(optional)) - set(named(project["dependencies"]))
+    modules = {path.name.removesuffix(".py") for name in extras for path in roots(name)}
+    modules = {name for name in modules if name.isidentifier()}
+    assert {"babel", "num2words", "matplotlib", "PIL", "fastapi", "transformers", "onnx", "ray", "pytest"} <= modules
+    code = "import sys; from importlib.util import find_spec; print(*filter(find_spec, sys.argv[1:]))"
+    names = ("torch", *sorted(modules))
+    assert run(program.with_name("python"), "-c", code, *names, folder=tmp_path) == "torch\n"
+
+
+def test_all_modules_of_regard_can_be_imported_without_extras(program: Path, tmp_path: Path) -> None:
+    """All but the kernels in Triton, which comes with torch's CUDA builds."""
+    code = """
+import importlib, pkgutil, regard
+for module in pkgutil.walk_packages(regard.__path__, "regard."):
+    if module.name != "regard.__main__":
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            print(module.name, error.name)
+print("all")
+"""
+    *failed, last = run(program.with_name("python"), "-c", code, folder=tmp_path).splitlines()
+    assert last == "all"
+    assert all(line.startswith("regard.kernels.gpu.") and line.endswith(" triton") for line in failed), failed
+
+
+def test_the_wheel_alone_trains_and_draws_a_map(program: Path, tmp_path: Path) -> None:
+    """The demo of dates needs the extra `corpora`, see test_demo.py, and says so; `reverse` needs none."""
+    refused = start(program, "demo", folder=tmp_path)
+    sentence = "regard: the corpus 'dates' needs the package Babel; install it with: pip install 'regard[corpora]'"
+    assert (refused.code, refused.out) == (2, b"")
+    assert refused.error.splitlines()[-1].startswith(sentence)
+    assert not (tmp_path / "runs").exists()
     sizes = ("model.embedding=8", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=8")
     short = ("data.size=200", "train.updates=4", "train.validate=4", "search.max_ratio=1")
-    threads, look = {"OMP_NUM_THREADS": "1"}, ("look", "runs/dates", "4 May 1986", "--target", "1986-05-04")
-    assert run(program, "train", "dates", *sizes, *short, "-q", folder=tmp_path, **threads) == "runs/dates\n"
-    run(program, *look, "-o", "map.html", folder=tmp_path, **threads)
+    assert run(program, "train", "reverse", *sizes, *short, "-q", folder=tmp_path, **THREADS) == "runs/reverse\n"
+    look = ("look", "runs/reverse", "abc", "--target", "cba", "-o", "map.html")
+    run(program, *look, folder=tmp_path, **THREADS)
     page = (tmp_path / "map.html").read_text(encoding="utf-8")
     viewer = (SOURCES / "regard/show/viewer/matrix.js").read_text(encoding="utf-8")
     assert max(viewer.split("\n"), key=len) in page

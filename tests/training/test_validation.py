@@ -18,18 +18,21 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.console import ProgressLog
-from regard.errors import CorruptError, RecipeError, TooLargeError
+from regard.errors import CorruptError, NotFiniteError, RecipeError
 from regard.metrics import Cost, Measured, Outcome
 from regard.metrics.examples import example_scorer
 from regard.recipe import Recipe, Train
 from regard.storage import Run
-from regard.tasks import TASKS, AnyTask, Scored
+from regard.tasks import TASKS, AnyTask, Scored, Transduce
 from regard.tasks.core import evenly
 from regard.tasks.language_model import LanguageModelling
 from regard.training import Callback, check, validation
 from regard.training.callbacks import Ended, Sample, Started, Updated, Validated
 from regard.training.overview import _passes
+from regard.training.processes import Processes
 from regard.training.report import Report, describe_sample, table
+from regard.training.session import Session
+from regard.training.stopping import Stopper
 from regard.types import Example
 from small_recipes import RECIPES
 
@@ -169,9 +172,58 @@ def test_a_perplexity_too_large_for_a_number_is_reported_and_training_goes_on(
     assert f"  {first.problem}" in report(first)
     costs = iter([800.0])
     best = recipes.override(recipe, "train.best_by=metric")
-    with pytest.raises(TooLargeError, match=r"lower train.learning_rate.*; or set train.best_by=loss") as caught:
+    with pytest.raises(NotFiniteError, match=r"lower train.learning_rate.*; or set train.best_by=loss") as caught:
         regard.train(best, runs=tmp_path, quiet=True)
     assert caught.value.exit_code == 3
+
+
+class Recorded(Processes):
+    """Records what the first process sends to the others."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def broadcast(self, value: Any) -> Any:
+        self.sent.append(value)
+        return value
+
+
+class Second(Processes):
+    """The second of two processes; the first one has sent this."""
+
+    rank = 1
+
+    def __init__(self, received: Any) -> None:
+        self.received = received
+
+    def broadcast(self, value: Any) -> Any:
+        return self.received
+
+
+def test_a_search_that_is_not_finite_ends_all_processes_with_the_update_and_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dev loss may be finite if the search is not: the search reaches other tokens."""
+    recipe = tiny()
+    task = Transduce.learn(recipe, [Example(word, word[::-1]) for word in WORDS])
+    dev = task.encode([Example(word, word[::-1]) for word in WORDS])
+    session = Session.begin(task.build(), recipe.train)
+    session.progress.update = 4
+
+    def measure(*_: Any) -> Scored:
+        raise NotFiniteError("the model's predictions are not finite numbers; it cannot be searched")
+
+    monkeypatch.setattr(type(task), "measure", measure)
+    sentence = "update 4: the model's predictions are not finite .*; a lower train.learning_rate may help"
+    for session.processes in (first := Recorded(), Second([None, "update 4: the first process says why"])):
+        run = Run.create(tmp_path, "run", {})
+        expected = sentence if session.processes.first else "update 4: the first process says why"
+        with pytest.raises(NotFiniteError, match=f"^{expected}$"):
+            validation.validate(task, session, dev, dev.examples, run, Stopper())
+        assert not run.has_file(storage.MODEL)
+    ((value, failure),) = first.sent
+    assert value is None
+    assert re.fullmatch(sentence, failure)
 
 
 def test_a_metric_too_large_for_a_number_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

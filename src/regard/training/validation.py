@@ -46,19 +46,25 @@ def validate(
     `part` are the dev examples that are predicted, for the metric.
     """
     settings, progress, processes = task.recipe.train, session.progress, session.processes
+    advice, part_scored, failure = "a lower train.learning_rate may help", PartScored(), ""
     with judged_model(task, session) as model:
         with session.undone_if_stopped(), stopper.undoable():
             dev_loss, attention_health = evaluate(task, model, dev, stopper, processes)
-            is_scored = part and math.isfinite(dev_loss) and processes.first
-            part_scored = score(task, model, part) if is_scored else PartScored()
-            part_scored = part_scored._replace(value=processes.broadcast(part_scored.value))
-        advice = "a lower train.learning_rate may help"
+            if part and math.isfinite(dev_loss) and processes.first:
+                try:
+                    part_scored = score(task, model, part)
+                except NotFiniteError as error:  # the other processes must end, too
+                    known = isinstance(error, TooLargeError)  # whose message has its own advice
+                    failure = str(error) if known else f"update {progress.update}: {error}; {advice}"
+            value, failure = processes.broadcast([part_scored.value, failure])
+        if failure:
+            raise NotFiniteError(failure)
         if not math.isfinite(dev_loss):
             raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
         tensors = models.weights(model)
         if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
             raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
-        cost = cost_of(task.recipe, dev_loss, part_scored.value)
+        cost = cost_of(task.recipe, dev_loss, value)
         improved, best = cost < progress.lowest, (cost, dev_loss) < (progress.lowest, progress.best_loss)
         if processes.first and (best or settings.keep == "last"):
             run.replace(storage.MODEL, save_tensors(tensors))
@@ -72,7 +78,7 @@ def validate(
         gradient_norm=progress.mean_norm(),
         dev_loss=dev_loss,
         metric=task.recipe.metric,
-        value=part_scored.value,
+        value=value,
         examples=len(part),
         samples=part_scored.samples,
         best=best,
