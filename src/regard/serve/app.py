@@ -121,7 +121,7 @@ class Service:
             if gone.done() and not answers.done():
                 raise RefusedError(GONE, "the client has gone")
             if not answers.done():
-                raise _late(question)
+                raise _late(lane, job)
             predictions = answers.result()
         finally:
             job.abandon()
@@ -172,7 +172,7 @@ class Service:
                     yield _event("token", to_json(content))
             yield _event("done", await self._body(lane, question, job.future.result()))
         except TimeoutError:
-            yield _event("error", to_json({"error": str(_late(question))}))
+            yield _event("error", to_json({"error": str(_late(lane, job))}))
         except RegardError as error:
             yield _event("error", to_json({"error": str(error)}))
         finally:
@@ -228,8 +228,13 @@ def _sites(predictor: Predictor) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _late(question: Question) -> RefusedError:
-    return RefusedError(504, f"there was no answer within {question.options.timeout:g} seconds; ask for less at a time")
+def _late(lane: Lane, job: Job) -> RefusedError:
+    """The refusal of a job whose time is over: the server is overloaded if it waited for half of it or longer."""
+    timeout = job.question.options.timeout
+    if job.waited >= timeout / 2:
+        waited = f"the request waited for {job.waited:.1f} of its {timeout:g} seconds"
+        return RefusedError(503, f"the server is overloaded: {waited}; try again later", lane.retry_after())
+    return RefusedError(504, f"there was no answer within {timeout:g} seconds; ask for less at a time")
 
 
 def _event(name: str, content: bytes) -> bytes:
