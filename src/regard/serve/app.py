@@ -13,6 +13,7 @@ from regard.errors import DataError, MissingExtraError, RecipeError, RegardError
 from regard.models import sites
 from regard.predict import Predictor
 from regard.serve import pages, schema
+from regard.serve.address import Address
 from regard.serve.answers import answer_of, check_cells, to_json
 from regard.serve.batcher import READY, Answer, Job, Lane, Token
 from regard.serve.bodies import Bodies
@@ -256,7 +257,7 @@ def status_of(error: RegardError) -> tuple[int, int | None]:
     return (503, 5) if isinstance(error, ResourceError) else (500, None)
 
 
-def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
+def build(service: Service, address: Address) -> Guard:
     """The application: all endpoints, behind the guard."""
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import StreamingResponse
@@ -312,7 +313,8 @@ def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
         _serve_asset(app, path, asset)
     _explain_errors(app)
     paths = {"/v1/predict", "/v1/stream", "/v1/runs", "/health", "/ready", "/metrics", "/openapi.json", "/docs"}
-    guard = Guard(app, service.metrics, service.bounds, token=token, local=local, paths=paths | set(pages.ASSETS))
+    paths |= set(pages.ASSETS)
+    guard = Guard(app, service.metrics, service.bounds, token=address.token, hosts=address.hosts, paths=paths)
     return guard
 
 
