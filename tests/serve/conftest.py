@@ -26,9 +26,11 @@ def local() -> "Iterator[Callable[..., Local]]":
 
     started: list[Local] = []
 
-    def start(*names: str, token: str = "", wait: bool = True, bounds: Any = None, **loads: Any) -> Local:
+    def start(
+        *names: str, token: str = "", host: str = "127.0.0.1", wait: bool = True, bounds: Any = None, **loads: Any
+    ) -> Local:
         runs = {name: partial(load, golden(name)) for name in names} | loads
-        started.append(Local(runs, bounds or Bounds(window=0.0), token))
+        started.append(Local(runs, bounds or Bounds(window=0.0), token, host))
         if wait:
             started[-1].wait()
         return started[-1]

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 
 from regard.predict import Predictor
+from regard.serve.address import Address
 from regard.serve.app import Service, build
 from regard.serve.batcher import LOADING, Lane
 from regard.serve.guard import Guard
@@ -53,11 +54,11 @@ def inputs_of(name: str) -> list[str]:
 class Local:
     """A server in this process, which is asked without a network."""
 
-    def __init__(self, loads: dict[str, Callable[[], Predictor]], bounds: Bounds, token: str) -> None:
+    def __init__(self, loads: dict[str, Callable[[], Predictor]], bounds: Bounds, token: str, host: str) -> None:
         metrics = Metrics()
         self.lanes = {name: Lane(name, load_run, bounds, metrics) for name, load_run in loads.items()}
         self.service = Service(self.lanes, bounds, metrics)
-        self.guard: Guard = build(self.service, token=token)
+        self.guard: Guard = build(self.service, Address(host, token=token))
         for lane in self.lanes.values():
             lane.start()
 

@@ -13,6 +13,7 @@ from regard.recipe import Search
 from regard.serve.batcher import READY, Job, Lane
 from regard.serve.limits import Bounds, RefusedError
 from regard.serve.questions import Options, Question
+from regard.serve.weights import Weights
 
 
 @dataclass
@@ -48,7 +49,8 @@ class Noted:
 def job(*texts: str, seconds: float = 10.0, tell: Any = None, **changes: Any) -> Job:
     options = Options({}, **changes)
     settings = Search(temperature=0.5) if changes.get("seed") else Search()
-    question = Question(texts, options, settings, sum(map(len, texts)), weights=100 * len(texts))
+    weights = Weights(100 * len(texts), 10 * len(texts), 0)
+    question = Question(texts, options, settings, sum(map(len, texts)), weights)
     return Job(question, time.monotonic() + seconds, tell)
 
 
@@ -104,8 +106,9 @@ def test_a_batch_has_no_more_inputs_and_no_more_work_than_its_bounds(lane) -> No
     assert slow.batches[1:] == [["a", "b", "e"], ["c", "d", "g"], ["f" * 8]]
 
 
-def test_a_batch_holds_no_more_weights_than_its_bound(lane) -> None:
-    own, slow, _ = lane(weights=250)
+@pytest.mark.parametrize("bound", [{"searched": 250}, {"recorded": 25}])
+def test_a_batch_takes_no_more_weights_than_its_bounds(lane, bound: dict[str, int]) -> None:
+    own, slow, _ = lane(**bound)
     jobs = fill(own, slow, job("a"), job("b"), job("c"))
     slow.may.set()
     for one in jobs:

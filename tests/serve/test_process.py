@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,14 +29,19 @@ HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicatio
 LONG = {  # two batches of a search, which run in two threads where torch has two; takes most of a minute
     "inputs": ["zqxjkvw" * 9] * 34,
     "beam": 4,
-    "search": {"max_ratio": 10, "max_extra": 1000, "length_penalty": 5},
+    "search": {"max_ratio": 5, "max_extra": 1000, "length_penalty": 5},
+}
+ENDLESS = {  # a stream of some 3,000 tokens, which takes many seconds
+    "run": "gnmt",
+    "inputs": ["the fox " * 30],
+    "search": {"max_ratio": 10, "max_extra": 1000},
 }
 SLOW = {"inputs": ["the fox " * 30], "beam": 10, "search": {"max_extra": 1000}}  # takes about a second
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Process]:
-    with process(f"luong={golden('luong')}", f"bahdanau={golden('bahdanau')}") as started:
+    with process(*(f"{name}={golden(name)}" for name in ("luong", "bahdanau", "gnmt"))) as started:
         yield started
 
 
@@ -211,19 +215,31 @@ def test_the_work_of_clients_that_go_away_is_not_done(server: Process) -> None:
     assert server.metric("regard_requests_in_flight") == 1  # that of the metrics
 
 
+FOLLOWING = """
+import sys, httpx
+headers = {"content-type": "application/json"}
+with httpx.stream("POST", sys.argv[1], content=sys.argv[2], headers=headers, timeout=60) as response:
+    for line in response.iter_lines():
+        print(line, flush=True)
+"""
+
+
 def test_a_killed_client_leaves_no_work_behind(server: Process) -> None:
-    script = (
-        f"import httpx; httpx.post('{server.address}/v1/stream', json={{'run': 'luong', **{SLOW | {'beam': 1}!r}}})"
-    )
-    batches = server.metric("regard_batch_inputs_count")
-    for _ in range(2):
-        client = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-        time.sleep(0.8)
+    """Two clients are killed while they read streams, of which each would go on for many seconds."""
+    before = server.metric("regard_dropped_total")
+    for number in (1, 2):
+        command = [sys.executable, "-c", FOLLOWING, f"{server.address}/v1/stream", json.dumps(ENDLESS)]
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert client.stdout is not None
+        assert client.stdout.readline() == "event: token\n"
+        assert server.metric("regard_requests_in_flight") == 2  # it, and that of the metrics
+        assert server.metric("regard_dropped_total") == before + number - 1
         client.kill()
         client.wait(10)
+        client.stdout.close()
+        wait_until(lambda number=number: server.metric("regard_dropped_total") == before + number)
     wait_until(lambda: server.metric("regard_requests_in_flight") == 1)
-    assert ask(server, inputs=["a"]).status_code == 200
-    assert server.metric("regard_batch_inputs_count") >= batches + 1
+    assert ask(server, run="gnmt", inputs=["a"]).status_code == 200
 
 
 def test_batches_in_two_threads_end_when_their_client_is_gone_and_when_the_server_is_stopped() -> None:
@@ -350,23 +366,33 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def test_a_token_is_needed_and_not_shown_and_sigterm_lets_accepted_requests_be_answered() -> None:
-    answers, good = [], {"authorization": "Bearer s3cret"}
-    with process(f"luong={golden('luong')}", "--window", "1000", REGARD_TOKEN="s3cret") as server:
-        path = f"{server.address}/v1/predict"
+    """The requests wait for a long one while the signal comes; then the client of that one goes away."""
+    good = {"authorization": "Bearer s3cret"}
 
-        def ask_with_token() -> None:
-            answers.append(httpx.post(path, json={"inputs": ["a b"]}, headers=good, timeout=60))
+    def posted(question: dict[str, object]) -> socket.socket:
+        body = json.dumps(question).encode()
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        connection.sendall(f"{HEAD}Authorization: Bearer s3cret\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        return connection
 
-        assert httpx.post(path, json={"inputs": ["a"]}).status_code == 401
-        clients = [threading.Thread(target=ask_with_token) for _ in range(8)]
-        for client in clients:
-            client.start()
-        wait_until(lambda: "regard_requests_in_flight 9" in httpx.get(f"{server.address}/metrics", headers=good).text)
+    def wait_for(count: int) -> None:
+        line = f"regard_requests_in_flight {count}"
+        wait_until(lambda: line in httpx.get(f"{server.address}/metrics", headers=good, timeout=60).text)
+
+    with (
+        process(f"bahdanau={golden('bahdanau')}", "--drain", "60", REGARD_TOKEN="s3cret") as server,
+        contextlib.ExitStack() as stack,
+    ):
+        assert httpx.post(f"{server.address}/v1/predict", json={"inputs": ["a"]}).status_code == 401
+        long = posted(LONG)
+        wait_for(2)  # it, and that of the metrics
+        clients = [posted({"inputs": ["a b"]}) for _ in range(8)]
+        wait_for(10)
         server.process.send_signal(signal.SIGTERM)
-        for client in clients:
-            client.join(30)
-        assert server.process.wait(30) == 0
-        assert [answer.status_code for answer in answers] == [200] * 8
+        long.close()
+        answers = [client.makefile("rb").readline() for client in clients]
+        assert server.process.wait(60) == 0
+        assert answers == [b"HTTP/1.1 200 OK\r\n"] * 8
         assert server.process.stderr is not None
         assert "s3cret" not in server.process.stderr.read()
 

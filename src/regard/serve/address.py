@@ -8,6 +8,8 @@ from regard.errors import MissingExtraError, RecipeError
 
 PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
 
 class Address(NamedTuple):
     """Where the server listens, and the token that requests need; empty if they need none."""
@@ -19,12 +21,18 @@ class Address(NamedTuple):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
+        if self.host.lower() == "localhost":
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """The names by which requests may call a server that only this machine can reach; None: any."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return (*LOOPBACK, own.lower()) if self.is_local else None
 
 
 def check_address(address: Address) -> None:

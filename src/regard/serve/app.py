@@ -13,6 +13,7 @@ from regard.errors import DataError, MissingExtraError, RecipeError, RegardError
 from regard.models import sites
 from regard.predict import Predictor
 from regard.serve import pages, schema
+from regard.serve.address import Address
 from regard.serve.answers import answer_of, check_cells, to_json
 from regard.serve.batcher import READY, Answer, Job, Lane, Token
 from regard.serve.bodies import Bodies
@@ -121,7 +122,7 @@ class Service:
             if gone.done() and not answers.done():
                 raise RefusedError(GONE, "the client has gone")
             if not answers.done():
-                raise _late(question)
+                raise _late(lane, job)
             predictions = answers.result()
         finally:
             job.abandon()
@@ -172,7 +173,7 @@ class Service:
                     yield _event("token", to_json(content))
             yield _event("done", await self._body(lane, question, job.future.result()))
         except TimeoutError:
-            yield _event("error", to_json({"error": str(_late(question))}))
+            yield _event("error", to_json({"error": str(_late(lane, job))}))
         except RegardError as error:
             yield _event("error", to_json({"error": str(error)}))
         finally:
@@ -228,8 +229,13 @@ def _sites(predictor: Predictor) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _late(question: Question) -> RefusedError:
-    return RefusedError(504, f"there was no answer within {question.options.timeout:g} seconds; ask for less at a time")
+def _late(lane: Lane, job: Job) -> RefusedError:
+    """The refusal of a job whose time is over: the server is overloaded if it waited for half of it or longer."""
+    timeout = job.question.options.timeout
+    if job.waited >= timeout / 2:
+        waited = f"the request waited for {job.waited:.1f} of its {timeout:g} seconds"
+        return RefusedError(503, f"the server is overloaded: {waited}; try again later", lane.retry_after())
+    return RefusedError(504, f"there was no answer within {timeout:g} seconds; ask for less at a time")
 
 
 def _event(name: str, content: bytes) -> bytes:
@@ -251,7 +257,7 @@ def status_of(error: RegardError) -> tuple[int, int | None]:
     return (503, 5) if isinstance(error, ResourceError) else (500, None)
 
 
-def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
+def build(service: Service, address: Address) -> Guard:
     """The application: all endpoints, behind the guard."""
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import StreamingResponse
@@ -307,7 +313,8 @@ def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
         _serve_asset(app, path, asset)
     _explain_errors(app)
     paths = {"/v1/predict", "/v1/stream", "/v1/runs", "/health", "/ready", "/metrics", "/openapi.json", "/docs"}
-    guard = Guard(app, service.metrics, service.bounds, token=token, local=local, paths=paths | set(pages.ASSETS))
+    paths |= set(pages.ASSETS)
+    guard = Guard(app, service.metrics, service.bounds, token=address.token, hosts=address.hosts, paths=paths)
     return guard
 
 

@@ -48,12 +48,18 @@ class Job:
     tell: Callable[[Token], None] | None = None  # called with each token, for a stream
     future: "Future[list[Answer]]" = field(default_factory=Future)
     came: float = field(default_factory=time.monotonic)
+    began: float | None = None  # when its batch was begun
     abandoned: bool = False
 
     @property
     def size(self) -> int:
         """The number of inputs."""
         return len(self.question.inputs)
+
+    @property
+    def waited(self) -> float:
+        """Seconds in the queue."""
+        return (time.monotonic() if self.began is None else self.began) - self.came
 
     def abandon(self) -> None:
         """Say that nobody waits for the answers any more."""
@@ -182,19 +188,27 @@ class Lane:
 
     def _pick(self, first: Job) -> list[Job]:
         """Take the oldest job out of the queue, and those that join it, up to the bounds of a batch."""
-        chosen, size, work, weights, others = [], 0, 0, 0, deque[Job]()
+        chosen: list[Job] = []
+        others = deque[Job]()
         for job in self._waiting:
-            fits = size + job.size <= self.bounds.batch and work + job.question.work <= self.bounds.work
-            fits = fits and weights + job.question.weights <= self.bounds.weights
-            if job is first or (fits and job.joins(first)):
+            if job is first or (job.joins(first) and self._fit([*chosen, job])):
                 if job.future.set_running_or_notify_cancel():
+                    job.began = time.monotonic()
                     chosen.append(job)
-                    size, work = size + job.size, work + job.question.work
-                    weights += job.question.weights
             else:
                 others.append(job)
         self._waiting = others
         return chosen
+
+    def _fit(self, jobs: Sequence[Job]) -> bool:
+        """Whether jobs are within the bounds of a batch."""
+        weights, bounds = [job.question.weights for job in jobs], self.bounds
+        return (
+            sum(job.size for job in jobs) <= bounds.batch
+            and sum(job.question.work for job in jobs) <= bounds.work
+            and sum(own.searched for own in weights) <= bounds.searched
+            and sum(own.recorded for own in weights) <= bounds.recorded
+        )
 
     def _drop_unwanted(self) -> None:
         """Take jobs out of the queue that nobody waits for, and refuse those whose deadline is over."""

@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from regard.serve.answers import to_json
@@ -30,7 +30,6 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/health", "/ready")  # what anybody may ask: they tell nothing but that the server is there
 PROTECTED = ("/v1/", "/metrics")  # what needs the token; the page itself is public, and asks for it
 UNKNOWN = "other"  # the path of requests to no endpoint, in metrics
@@ -39,11 +38,13 @@ UNKNOWN = "other"  # the path of requests to no endpoint, in metrics
 class Guard:
     """The application around the endpoints: checks host, origin and token, and adds headers to every response."""
 
-    def __init__(self, app: App, metrics: Metrics, bounds: Bounds, *, token: str, local: bool, paths: set[str]) -> None:
+    def __init__(
+        self, app: App, metrics: Metrics, bounds: Bounds, *, token: str, hosts: Collection[str] | None, paths: set[str]
+    ) -> None:
         self.app, self.metrics, self.bounds = app, metrics, bounds
         self.in_flight = 0
         self.draining = False
-        self._token, self._local, self._paths = token.encode(), local, paths
+        self._token, self._hosts, self._paths = token.encode(), hosts, paths  # hosts: None for any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it before its body is read."""
@@ -88,12 +89,12 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """Refuse a request from another site, without the token, or beyond what the server takes on."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host, origin = headers.get(b"host", ""), headers.get(b"origin")
-        if self._local and host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
+        host, origin = headers.get(b"host", "").lower(), headers.get(b"origin")
+        if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
             raise RefusedError(
                 421, "this server answers only requests to localhost; start it with --host to change that"
             )
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is not None and origin.lower().partition("://")[2] != host:
             raise RefusedError(403, "requests from the pages of other sites are not answered")
         path = scope["path"]
         if path.startswith(PROTECTED) and self._token and not self._is_token(headers.get(b"authorization", "")):

@@ -26,7 +26,8 @@ class Bounds:
     inputs: int = 64  # inputs of a request
     characters: int = 2_000  # of one text
     work: int = 32_000  # characters or positions of all inputs of a request x the larger of beam and n_best
-    weights: int = 40_000_000  # attention weights that a request holds at most, if outputs are as long as allowed
+    searched: int = 12_000_000  # attention weights of all beams or outputs of a request, if they are as long as allowed
+    recorded: int = 20_000_000  # attention weights of all sites, layers and heads that a request records
     beam: int = 50  # width of a beam, and number of outputs (n_best)
     max_ratio: float = 10.0  # search.max_ratio
     max_extra: int = 1_000  # search.max_extra

@@ -9,7 +9,7 @@ from regard.predict import Predictor
 from regard.recipe import Search
 from regard.serve.inputs import UPLOADS, accept_value, check_interventions
 from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
-from regard.serve.weights import sizes_of, weights_of
+from regard.serve.weights import NONE, Weights, sizes_of, weights_of
 
 KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "interventions", "timeout")
 SEARCH = ("length_penalty", "coverage_penalty", "no_repeat", "temperature", "top_k", "top_p", "max_ratio", "max_extra")
@@ -40,8 +40,12 @@ class Question:
     options: Options
     settings: Search
     work: int  # characters or positions of its inputs x the rows of a search
-    weights: int = 0  # attention weights that it holds, if outputs are as long as allowed
-    records: bool = False  # whether all maps of the outputs are recorded
+    weights: Weights = NONE  # that it takes at most
+
+    @property
+    def records(self) -> bool:
+        """Whether all maps of the best outputs are recorded."""
+        return self.weights.recorded > 0
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -181,17 +185,21 @@ def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, b
     work = sum(map(len, inputs)) if noun not in UPLOADS else sum(part.source for parts in sizes for part in parts)
     check_work(work, "positions", rows, bounds)
     found = weights_of(predictor, sizes, settings, options.n_best)
-    wants_all = options.all_maps or bool(options.interventions)
-    weights = found.searched + (found.recorded if wants_all else 0)
-    if weights > bounds.weights:
-        how = "send shorter inputs or fewer, or lower beam, n_best, search.max_ratio or search.max_extra"
-        what = "the request may hold"
-        raise too_large(what, f"{weights:,} attention weights", f"{bounds.weights:,}", how)
+    needs_all = options.all_maps or bool(options.interventions)
+    check_weights("the beams or outputs of the search", found.searched, bounds.searched)
+    if needs_all:
+        check_weights("all maps of the request", found.recorded, bounds.recorded)
     if options.all_maps and found.certain > bounds.cells:
         raise too_many_cells(found.certain, bounds)
-    records = wants_all or (options.view and weights + found.recorded <= bounds.weights)
-    weights = found.searched + (found.recorded if records else 0)
-    return Question(inputs, options, settings, work * rows, weights, records)
+    records = needs_all or (options.view and found.recorded <= bounds.recorded)
+    return Question(inputs, options, settings, work * rows, found if records else found._replace(recorded=0))
+
+
+def check_weights(what: str, weights: int, most: int) -> None:
+    """Refuse a question that may take too many attention weights."""
+    if weights > most:
+        how = "send shorter inputs or fewer, or lower beam, n_best, search.max_ratio or search.max_extra"
+        raise too_large(f"{what} may have", f"{weights:,} attention weights", f"{most:,}", how)
 
 
 def check_work(size: int, unit: str, rows: int, bounds: Bounds) -> None:

@@ -29,7 +29,7 @@ REFUSALS = {
     "422": "A value is not allowed; the sentence names what is.",
     "429": "The queue of the run is full; the header Retry-After says when to try again.",
     "503": "The server is loading, stopping or overloaded; the header Retry-After says when to try again.",
-    "504": "There was no answer in time.",
+    "504": "There was no answer in time, though it was begun early enough.",
 }
 REFUSED = {status: _json(text, ERROR) for status, text in REFUSALS.items()}
 

@@ -35,7 +35,7 @@ def serve(runs: Mapping[str, str], address: Address, bounds: Bounds, say: Callab
     metrics = Metrics()
     lanes = {name: Lane(name, partial(load, path), bounds, metrics) for name, path in runs.items()}
     service = Service(lanes, bounds, metrics)
-    guard = build(service, token=address.token, local=address.is_local)
+    guard = build(service, address)
     with _listening(address) as listener:
         port = listener.getsockname()[1]
         say(f"listening on http://{f'[{address.host}]' if ':' in address.host else address.host}:{port}")

@@ -30,6 +30,9 @@ class Weights(NamedTuple):
     certain: int  # those of `recorded` that do not depend on the length of the output
 
 
+NONE = Weights(0, 0, 0)
+
+
 def sizes_of(task: AnyTask, inputs: Sequence[str], settings: Search) -> list[list[Size]]:
     """The sizes of the parts of each input."""
     if isinstance(task, Transduce):
