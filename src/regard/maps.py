@@ -195,7 +195,7 @@ class AttentionMap:
 
     @property
     def is_signed(self) -> bool:
-        """Whether a weight is negative, as in a difference of two maps; such a map is written to .csv alone."""
+        """Whether a weight is negative, as in a difference of two maps, which is drawn in two colours."""
         return bool((self.weights < 0).any())
 
     def minus(self, other: "AttentionMap") -> "AttentionMap":
@@ -280,17 +280,17 @@ class AttentionMap:
         rows, columns = self.weights.shape
         return f"AttentionMap({rows} × {columns}{f', {self.place}' if self.place else ''})"
 
-    def _repr_html_(self, title: str = "") -> str | None:
-        """The interactive page that a notebook shows for this object; none for a difference of two maps."""
+    def _repr_html_(self, title: str = "") -> str:
+        """The interactive page that a notebook shows for this object."""
         from regard.show.html import framed
 
-        return None if self.is_signed else framed(self, title)
+        return framed(self, title)
 
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows for this object if it shows no HTML; none for a difference of two maps."""
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows for this object if it shows no HTML."""
         from regard.show.maps import svg
 
-        return None if self.is_signed else svg(self.words())
+        return svg(self.words())
 
 
 @dataclass(frozen=True, eq=False)

@@ -640,7 +640,9 @@ def test_two_models_play_together_and_show_their_difference(pages: Pages) -> Non
     view.locator(".picture:visible").focus()
     view.keyboard.press("ArrowRight")
     assert view.locator(".readout:visible").text_content() == f"▁un ← ▁a {0.9 - 0.0:.3f}"
-    assert texts(view, ".caption:visible") == ["3 outputs over 4 sources · difference of two maps"]
+    assert texts(view, ".caption:visible") == [
+        "3 outputs over 4 sources · difference of two maps · blue: more weight in the first map; amber: in the second"
+    ]
     longer = AttentionMap(torch.eye(4), tuple("abcd"), PIECES.columns)
     unlike = pages.open(html_side_by_side([("a", one), ("b", Prediction("x", "abcd", -1.0, tuple("abcd"), longer))]))
     assert unlike.get_by_role("button", name="Difference").is_disabled()
