@@ -18,6 +18,8 @@ from torch import Tensor
 from regard.errors import RecipeError, quantity, shown
 
 ENCODER, OWN = "encoder.", "self_attention"  # of the names of sites
+# The sentence under a difference; what is measured is a map by itself.
+DIFFERENCE = "a difference of two maps is not measured; regard measure RUN measures the map that predictions show"
 MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
 
@@ -207,7 +209,7 @@ class AttentionMap:
                 "force both models to write the same output, and give them the same source"
             )
         weights = self.weights - other.weights.to(self.weights)
-        return dataclasses.replace(self, weights=weights, place=None, view=None, trust="")
+        return dataclasses.replace(self, weights=weights, place=None, view=None, trust=DIFFERENCE)
 
     def links(self, shift: int = 0) -> list[tuple[int, int]]:
         """The hard alignment as (column, row) pairs, counted from zero: each row with the column of its largest weight.
