@@ -1,9 +1,15 @@
 """Maps joined from several: mean, max, rollout, by norm, differences; and the mass on ends and punctuation."""
 
+import re
+from base64 import b64decode
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import regard
 from regard.analysis.forced import force
@@ -14,6 +20,8 @@ from regard.errors import RecipeError
 from regard.maps import AttentionMap, AttentionMaps, LayerMaps
 from regard.models import sites
 from regard.show.maps import draw
+from regard.show.terminal import terminal
+from regard.show.viewer_data import data_of_map
 
 GOLDEN = Path(__file__).parent / "golden" / "runs"
 TRANSLATIONS = sorted(path.name for path in GOLDEN.glob("translate_*"))
@@ -54,24 +62,82 @@ def test_rollout_multiplies_layers_with_their_residual_connection() -> None:
         AttentionMaps(found.layers[:2]).rollout()
 
 
-def test_a_difference_is_signed_and_written_as_a_table_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_difference_is_signed_and_links_nothing() -> None:
     one, other = maps().pick(layer=1), maps().pick(layer=2)
     difference = one.minus(other)
     torch.testing.assert_close(difference.weights, one.weights - other.weights)
     assert difference.is_signed
     assert not one.is_signed
     assert b"-0." in draw(difference, ".csv")
-    for ending in (".svg", ".png", ".html", ".pharaoh"):
-        with pytest.raises(RecipeError, match="difference with negative weights"):
-            draw(difference, ending)
-    with pytest.raises(RecipeError, match="difference with negative weights"):
-        difference.show()
-    assert (difference._repr_html_(), difference._repr_svg_()) == (None, None)
-    assert one._repr_svg_() is not None
+    with pytest.raises(RecipeError, match="difference of two maps, which links no words"):
+        draw(difference, ".pharaoh")
     with pytest.raises(RecipeError, match="needs two maps with the same rows and columns"):
         one.minus(maps().pick(ENCODER))
+
+
+BLUE, AMBER = (20, 62, 125), (138, 71, 8)  # of the weights 1 and -1
+SIGNED = AttentionMap(torch.tensor([[1.0, -1.0, 0.0], [0.05, -0.1, 0.1]]), ("▁x", "▁y"), ("▁a", "▁b", "▁c"))
+LEGEND = "blue: more weight in the first map; amber: in the second"
+
+
+def pixels_of(png: bytes) -> set[tuple[int, ...]]:
+    pixels = np.asarray(Image.open(BytesIO(png)).convert("RGB"))
+    return set(map(tuple, np.unique(pixels.reshape(-1, 3), axis=0).tolist()))
+
+
+def test_pictures_of_a_difference_have_a_colour_for_each_sign_and_say_which() -> None:
+    drawing = draw(SIGNED, ".svg").decode()
+    ends = re.findall(r"<text [^>]*>([−+][^<]*)</text>", drawing)
+    assert ends == ["−1", "+1"]
+    fills = re.findall(r'fill="(#[0-9a-f]{6})" stroke="[^"]*"><title>x ← (.)', drawing)
+    assert fills == [("#143e7d", "a"), ("#8a4708", "b"), ("#ffffff", "c")]
+    assert LEGEND in drawing
+    assert {BLUE, AMBER} <= pixels_of(draw(SIGNED, ".png"))
+    assert AMBER not in pixels_of(draw(replace(SIGNED, weights=SIGNED.weights.abs()), ".png"))
+    assert LEGEND not in draw(replace(SIGNED, weights=SIGNED.weights.abs()), ".svg").decode()
+    assert draw(SIGNED, ".gif").startswith(b"GIF89a")
+    halved = replace(SIGNED, weights=SIGNED.weights / 2)
+    for scale in ("map", "row"):  # the weight of the greatest size is darkest, also if it is negative
+        assert AMBER in pixels_of(draw(halved, ".png", scale=scale))
+    assert "−0.5" in draw(halved, ".svg", scale="map").decode()
+
+
+def test_a_large_difference_is_an_image_in_both_colours() -> None:
+    weights = torch.zeros(3, 500)
+    weights[0, 0], weights[1, 1] = 1.0, -1.0
+    large = AttentionMap(weights, WRITTEN, tuple(map(str, range(500))))
+    drawing = draw(large, ".svg").decode()
+    [image] = re.findall(r"data:image/png;base64,([^\"]+)", drawing)
+    dots = Image.open(BytesIO(b64decode(image))).convert("RGB")
+    assert [dots.getpixel(place) for place in ((0, 0), (1, 1), (2, 2))] == [BLUE, AMBER, (255, 255, 255)]
+    assert LEGEND in drawing
+    assert "-1.00" in drawing  # the note of the second row
+    assert {BLUE, AMBER} <= pixels_of(draw(large, ".png"))
+
+
+def test_a_terminal_marks_negative_weights_also_without_colours() -> None:
+    plain = terminal(SIGNED.words(), width=60, colours=None)
+    first, second = plain.splitlines()[1:3]
+    assert first == "x ███−· "[: len(first)]
+    assert second == "y · •−· "[: len(second)]
+    assert "██ more weight in the first map  █− in the second" in plain
+    for colours, blue, amber in (
+        ("truecolor", "38;2;38;128;235", "38;2;214;120;20"),
+        ("256", "38;5;33", "38;5;172"),
+        ("standard", "94", "33"),
+    ):
+        drawn = terminal(SIGNED.words(), width=60, colours=colours)
+        assert f"\x1b[{blue}m██\x1b[0m\x1b[{amber}m█−\x1b[0m" in drawn
+    assert "more weight" not in terminal(maps().pick(), width=60, colours=None)
+
+
+def test_a_notebook_and_a_page_show_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_of_map(SIGNED)["maps"][0]["signed"]
+    assert data_of_map(SIGNED, scale="map")["maps"][0]["tops"] == [1.0, 1.0]
+    assert SIGNED._repr_html_().startswith("<iframe")
+    assert LEGEND in SIGNED._repr_svg_()
+    SIGNED.show()
+    assert "in the second" in capsys.readouterr().out
 
 
 def test_mass_on_ends_and_punctuation() -> None:

@@ -18,6 +18,8 @@ from torch import Tensor
 from regard.errors import RecipeError, quantity, shown
 
 ENCODER, OWN = "encoder.", "self_attention"  # of the names of sites
+# The sentence under a difference; what is measured is a map by itself.
+DIFFERENCE = "a difference of two maps is not measured; regard measure RUN measures the map that predictions show"
 MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
 
@@ -195,7 +197,7 @@ class AttentionMap:
 
     @property
     def is_signed(self) -> bool:
-        """Whether a weight is negative, as in a difference of two maps; such a map is written to .csv alone."""
+        """Whether a weight is negative, as in a difference of two maps, which is drawn in two colours."""
         return bool((self.weights < 0).any())
 
     def minus(self, other: "AttentionMap") -> "AttentionMap":
@@ -207,7 +209,7 @@ class AttentionMap:
                 "force both models to write the same output, and give them the same source"
             )
         weights = self.weights - other.weights.to(self.weights)
-        return dataclasses.replace(self, weights=weights, place=None, view=None, trust="")
+        return dataclasses.replace(self, weights=weights, place=None, view=None, trust=DIFFERENCE)
 
     def links(self, shift: int = 0) -> list[tuple[int, int]]:
         """The hard alignment as (column, row) pairs, counted from zero: each row with the column of its largest weight.
@@ -280,17 +282,17 @@ class AttentionMap:
         rows, columns = self.weights.shape
         return f"AttentionMap({rows} × {columns}{f', {self.place}' if self.place else ''})"
 
-    def _repr_html_(self, title: str = "") -> str | None:
-        """The interactive page that a notebook shows for this object; none for a difference of two maps."""
+    def _repr_html_(self, title: str = "") -> str:
+        """The interactive page that a notebook shows for this object."""
         from regard.show.html import framed
 
-        return None if self.is_signed else framed(self, title)
+        return framed(self, title)
 
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows for this object if it shows no HTML; none for a difference of two maps."""
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows for this object if it shows no HTML."""
         from regard.show.maps import svg
 
-        return None if self.is_signed else svg(self.words())
+        return svg(self.words())
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,12 @@ class Predictor:
         """The sentences under the maps of this run: as measured, or that they were not."""
         return sentences(self.task.recipe.task, self.trust, attends=self.attends)
 
+    @property
+    def trust_of_recorded(self) -> str:
+        """The sentence under maps that `record` takes now: of this run, or that its model is changed."""
+        changes = models.active(self.model)
+        return (changed_by(changes) if changes else self.sentences).other
+
     def with_trust(self, prediction: Prediction) -> Prediction:
         """A prediction of this run with the result of its measurement, and the sentence of each map.
 

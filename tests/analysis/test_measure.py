@@ -33,6 +33,7 @@ from regard.analysis.measure import (
     store,
     without_positions,
 )
+from regard.attention.record import WITHOUT_RUN
 from regard.attention.scopes import Weights
 from regard.data.corpora import shapes
 from regard.decoders import TransformerDecoder
@@ -360,7 +361,28 @@ def test_maps_of_other_layers_and_heads_say_what_was_measured() -> None:
         assert attention.trust == (
             "trust the map" if attention.place == maps.pick().place and attention == maps.pick() else other
         )
-    assert maps.pick().minus(maps.pick()).trust == ""
+    difference = maps.pick().minus(maps.pick(layer=1)).trust
+    assert difference.startswith("a difference of two maps is not measured; regard measure RUN measures")
+
+
+def test_recorded_maps_say_what_was_measured() -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+
+    def recorded(source: object, *changes: str) -> set[str]:
+        with regard.record(source) as recording, regard.intervene(predictor, *changes):
+            predictor.predict(["abc"])
+        maps = recording.maps()
+        one = recording.map(next(iter(recording.weights)))
+        return {own.trust for own in [*maps, maps.max(), one]}
+
+    assert recorded(predictor) == {
+        "not measured; regard measure RUN says how far the map that predictions show may be trusted"
+    }
+    predictor.trust = "trust the map"
+    assert recorded(predictor) == {"this map was not measured; for the map that predictions show: trust the map"}
+    assert recorded(predictor, "uniform") == {"not measured: the model was changed by uniform"}
+    assert recorded(predictor.model) == {WITHOUT_RUN}
+    assert WITHOUT_RUN.startswith("not measured; regard measure RUN measures")
 
 
 @pytest.mark.parametrize("change", ["permute seed=3", "force row=1 column=2", "erase 1", "swap 1 2", "uniform"])

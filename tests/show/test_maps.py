@@ -245,9 +245,12 @@ def test_pictures_merge_the_pieces_of_words_unless_told_otherwise(tmp_path: Path
     assert attention._repr_svg_() == svg(attention.words())
 
 
-def test_weights_outside_0_and_1_get_the_end_colours() -> None:
-    fills = [fill for _, fill in drawn_cells(svg(AttentionMap(torch.tensor([[-1.0, 0, 1, 7]]), ("x",), tuple("abcd"))))]
-    assert fills[0] == fills[1] != fills[2] == fills[3]
+def test_weights_outside_the_scale_get_the_end_colours() -> None:
+    weights = torch.tensor([[-7.0, -1, 0, 1, 7]])
+    fills = [fill for _, fill in drawn_cells(svg(AttentionMap(weights, ("x",), tuple("abcde"))))]
+    assert fills[0] == fills[1]
+    assert fills[3] == fills[4]
+    assert len(set(fills)) == 3
 
 
 @every_map

@@ -30,6 +30,7 @@ from regard.show.html import (
     viewer_file,
 )
 from regard.show.viewer_data import data_of_map, data_of_prediction
+from regard.show.walk import MOST
 from regard.trust import Sentences, with_sentences
 from regard.types import Prediction
 
@@ -640,7 +641,9 @@ def test_two_models_play_together_and_show_their_difference(pages: Pages) -> Non
     view.locator(".picture:visible").focus()
     view.keyboard.press("ArrowRight")
     assert view.locator(".readout:visible").text_content() == f"▁un ← ▁a {0.9 - 0.0:.3f}"
-    assert texts(view, ".caption:visible") == ["3 outputs over 4 sources · difference of two maps"]
+    assert texts(view, ".caption:visible") == [
+        "3 outputs over 4 sources · difference of two maps · blue: more weight in the first map; amber: in the second"
+    ]
     longer = AttentionMap(torch.eye(4), tuple("abcd"), PIECES.columns)
     unlike = pages.open(html_side_by_side([("a", one), ("b", Prediction("x", "abcd", -1.0, tuple("abcd"), longer))]))
     assert unlike.get_by_role("button", name="Difference").is_disabled()
@@ -717,13 +720,66 @@ def test_a_gif_of_many_colours_is_read_by_another_program(pages: Pages) -> None:
             image.data.forEach((_, place) => (image.data[place] = place % 4 === 3 ? 255 : 85 * (random() % 4)));
             return image;
           }});
-          return [[...gif(frames, [0.5, 0.5])], frames.map(({{data}}) => [...data])];
+          const counts = new Map();
+          for (const frame of frames) countColours(counts, frame);
+          const animation = gif(131, 77, quantise(counts));
+          for (const frame of frames) animation.add(frame, 0.5);
+          const bytes = animation.end().flatMap((part) => [...part]);
+          return [bytes, frames.map(({{data}}) => [...data])];
         }}"""
     )
     animation = image.open(io.BytesIO(bytes(content)))
     for number, expected in enumerate(dots):
         animation.seek(number)
         assert list(animation.convert("RGBA").tobytes()) == expected
+
+
+def test_colours_of_frames_that_were_not_counted_are_the_nearest(pages: Pages) -> None:
+    script = viewer_file("export.js")
+    script = script[script.index("// GIF89a") :].replace("export ", "")
+    colours, indices = pages.open(b"<!doctype html>").evaluate(
+        f"""() => {{ {script}
+          const frame = (...colours) => {{
+            const image = new ImageData(colours.length, 1);
+            colours.forEach((colour, place) => image.data.set([...colour, 255], 4 * place));
+            return image;
+          }};
+          const counts = new Map();
+          countColours(counts, frame([255, 255, 255], [0, 0, 128], [255, 0, 0]));
+          const {{ colours, indexOf }} = quantise(counts);
+          return [colours, [...indexOf(frame([240, 30, 30], [200, 210, 220], [0, 0, 128]))]];
+        }}"""
+    )
+    assert [colours[index] for index in indices] == [[255, 0, 0], [255, 255, 255], [0, 0, 128]]
+
+
+def test_a_gif_has_at_most_the_first_steps_and_needs_one_frame_at_a_time(pages: Pages) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rows = MOST + 7
+    view = pages.open(html(AttentionMap(torch.rand(rows, 2), tuple(f"w{row}" for row in range(rows)), ("a", "b")), "t"))
+    view.evaluate(  # all frames share one array: of frames that are kept, only the last would be left
+        """() => {
+          const original = CanvasRenderingContext2D.prototype.getImageData;
+          let shared = null;
+          CanvasRenderingContext2D.prototype.getImageData = function (...area) {
+            const image = original.apply(this, area);
+            shared ??= image;
+            shared.data.set(image.data);
+            return shared;
+          };
+        }"""
+    )
+    with view.expect_download(timeout=120_000) as waiting:
+        view.locator(".save button[value=gif]").click()
+    animation = image.open(io.BytesIO(Path(waiting.value.path()).read_bytes()))
+    assert animation.n_frames == MOST + 1
+    frames = set()
+    for number in range(animation.n_frames):
+        animation.seek(number)
+        frames.add(animation.convert("L").tobytes())
+    assert len(frames) == MOST + 1
+    message = f"saved as attention-matrix.gif; it has the first {MOST} of {rows} steps"
+    assert texts(view, ".save [role=status]") == [message]
 
 
 def test_the_play_is_saved_as_webm(pages: Pages) -> None:

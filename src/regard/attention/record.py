@@ -41,6 +41,8 @@ NOTHING = (
 ONE_BY_ONE = (
     "record each batch on its own, or call predict(texts, all_maps=True), which gives the maps of every text"  # of runs
 )
+# The sentence under maps of a model that is recorded without its run.
+WITHOUT_RUN = "not measured; regard measure RUN measures the maps of runs, and record(predictor) says the result"
 Rows = Sequence[int] | slice
 
 
@@ -132,6 +134,8 @@ class Recording:
     layout: Layout = TEXT  # of the source, if the encoder of a regard model ran
     of_beams: set[str] = field(default_factory=set)  # modules that a beam search of another package called
     not_chosen: dict[str, None] = field(default_factory=dict)  # modules that ran and are not in `layers`, in order
+    describe: Callable[[], str] = field(default=lambda: WITHOUT_RUN)  # how far maps of the next call may be trusted
+    trust: str = WITHOUT_RUN  # how far the maps may be trusted
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
@@ -200,6 +204,7 @@ class Recording:
             tuple(columns) or tuple(map(str, range(weights.shape[-1]))),
             self.layout_of(site, weights.shape[-1]),
             None if site is None else Place(site.name, site.layer, only),
+            trust=self.trust,
         )
 
     def maps(self, row: int = 0, *, labels: Mapping[str, AnyLabels] | None = None) -> AttentionMaps:
@@ -243,7 +248,8 @@ class Recording:
         weights = weights[:, [index for index, _ in kept], : len(columns)].clone()
         row_labels, heads = tuple(label for _, label in kept), self.selection.heads or ()
         layout = layout or self.layout_of(place, len(columns))
-        return LayerMaps(*place, weights, row_labels, tuple(columns), layout, head_numbers=heads)
+        sentence = {"trust": self.trust, "other_trust": self.trust}
+        return LayerMaps(*place, weights, row_labels, tuple(columns), layout, head_numbers=heads, **sentence)
 
     def layout_of(self, site: Site | None, columns: int) -> Layout:
         """The layout of a map's columns: that of the source, unless they are tokens of the decoder."""
@@ -288,6 +294,7 @@ class Recording:
 
     def add(self, name: str, queries: int, weigh: Callable[[list[int] | None], Tensor]) -> None:
         """Store a call with so many rows; `weigh` computes the weights of the rows with these indices, or of all."""
+        self.trust = self.describe()
         self.runs[name] = self.runs.get(name, 0) + 1
         first = self.totals.get(name, 0)
         self.totals[name] = first + queries
@@ -331,6 +338,15 @@ class HasModel(Protocol):
         """The model."""
 
 
+@runtime_checkable
+class HasTrust(Protocol):
+    """A `Predictor`, whose run may have been measured."""
+
+    @property
+    def trust_of_recorded(self) -> str:
+        """The sentence under maps that are recorded now."""
+
+
 @contextmanager
 def record(
     model: nn.Module | HasModel,
@@ -356,12 +372,14 @@ def record(
     those of the output's tokens, without END; shorter outputs of a batch are padded. The rows of a language model begin
     with those of its prompt; with language_model.window, only the first window is recorded.
     """
+    describe = partial(getattr, model, "trust_of_recorded") if isinstance(model, HasTrust) else lambda: WITHOUT_RUN
     model = _model_of(model)
     check_can_be_seen(model)
     modules = dict(model.named_modules())
     foreign = foreign_modules(model)
     _check_layers(layers, modules, foreign.values(), model)
-    recording = Recording(selection=Selection.of(heads, rows), locate=partial(_attention_sites, model))
+    located = partial(_attention_sites, model)
+    recording = Recording(selection=Selection.of(heads, rows), locate=located, describe=describe)
     with ExitStack() as stack:
         for name, module in modules.items():
             if isinstance(module, OWN_MODULES) and (layers is None or name in layers):

@@ -1,6 +1,7 @@
 """Small PNGs, of levels with the colours of the scale or of RGB pixels; no package is needed to write them."""
 
 import zlib
+from collections.abc import Sequence
 
 from jaxtyping import UInt8
 from torch import Tensor
@@ -9,14 +10,15 @@ from torch.nn.functional import pad
 from regard.show.ramp import tint
 
 PALETTE = tuple(tint(level / 255) for level in range(256))
+SIGNED = tuple(tint((level - 127) / 127) for level in range(255))  # of weights from -1 to 1
 
 
-def encode(levels: UInt8[Tensor, "rows columns"]) -> bytes:
+def encode(levels: UInt8[Tensor, "rows columns"], colours: Sequence[tuple[int, int, int]] = PALETTE) -> bytes:
     """The levels as a PNG with a palette (PNG specification, 3rd edition, section 11); neither side may be empty."""
     height, width = levels.shape
     header = width.to_bytes(4) + height.to_bytes(4) + bytes([8, 3, 0, 0, 0])  # 8 bits a dot, by palette
     lines = pad(levels, (1, 0)).numpy().tobytes()  # each line begins with the number of its filter: 0, none
-    palette = bytes(part for colour in PALETTE for part in colour)
+    palette = bytes(part for colour in colours for part in colour)
     return _file((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(lines)))
 
 

@@ -13,7 +13,7 @@ from regard.maps import AttentionMap
 from regard.show import layout
 from regard.show.labels import LONGEST, clipped, make_visible, shown
 from regard.show.layout import CELL, COSINE, HAIRLINE, MARGIN, PALE, SINE, Area, Image, Line, Picture, Word
-from regard.show.scale import darkest, shades
+from regard.show.scale import shades
 
 CELLS, SIDE = 40_000, 400  # a map with more cells, or with more labels on one side, is large
 NOTES = 4_000_000  # so is one whose labels, repeated in the notes of all cells, take more bytes
@@ -139,10 +139,9 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     left = -max([10 + word.length for word in rows], default=0)
     top = -9 - max([SINE * word.length + SMALL for word in columns], default=SMALL)
     under = height + 16
-    legend = [layout.Square(13 + 10 * step, under, 10, step / 10) for step in range(11)]
-    ends = ((1, "0"), (129, darkest(pooled.weights, scale)))
-    words = [Word(x, under + 9, text, SMALL, ink=PALE) for x, text in ends]
-    words.append(Word(0, under + 30, f"{pooled.describe()}; {_thinned(pooled, wide, high)}", SMALL, ink=PALE))
+    legend, words = layout.legend_of(attention, scale, under)
+    below = words[-1].y + 21
+    words.append(Word(0, below, f"{pooled.describe()}; {_thinned(pooled, wide, high)}", SMALL, ink=PALE))
     right = max([width, *(word.x + word.length * (COSINE if word.angle else 1) for word in [*words, *columns])])
     areas = _areas(pooled, wide, high, left, top)
     if title:
@@ -151,10 +150,12 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
         words.append(Word(left, top - 18, clipped(spelled, int((right - left) / (0.61 * size))), size))
         areas.append(Area(left, top - 33, right - left, 20, name))
         top -= 33
-    levels = (shades(pooled.weights, scale).nan_to_num(0).clamp(0, 1) * 255).round().byte()
-    image = Image(0, 0, width, height, levels) if levels.numel() else None
+    shaded = shades(pooled.weights, scale).nan_to_num(0)
+    levels = (shaded.clamp(-1, 1) + 1) * 127 if attention.is_signed else shaded.clamp(0, 1) * 255
+    levels = levels.round().byte()
+    image = Image(0, 0, width, height, levels, attention.is_signed) if levels.numel() else None
     frame = Line(((0, 0), (width, 0), (width, height), (0, height), (0, 0)), PALE)
-    extent = right - left + 2 * MARGIN, under + 36 - top + 2 * MARGIN
+    extent = right - left + 2 * MARGIN, below + 6 - top + 2 * MARGIN
     parts = legend, [*words, *columns, *rows], left - MARGIN, top - MARGIN, *extent
     return Picture(*parts, (*_grid(pooled, wide, high), frame), image, tuple(areas))
 
@@ -205,6 +206,6 @@ def _areas(pooled: Pooled, wide: float, high: float, left: float, top: float) ->
 
 
 def _largest(weights: Float[Tensor, "rows columns"]) -> list[tuple[float, int]]:
-    """The largest weight of each row and its column."""
-    values, places = weights.max(dim=-1)
-    return list(zip(values.tolist(), places.tolist(), strict=True))
+    """The largest weight of each row, of whatever sign, and its column."""
+    places = weights.abs().argmax(dim=-1, keepdim=True)
+    return list(zip(weights.gather(-1, places).flatten().tolist(), places.flatten().tolist(), strict=True))

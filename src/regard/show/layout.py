@@ -10,7 +10,8 @@ from torch import Tensor
 
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
-from regard.show.scale import darkest, shades
+from regard.show.ramp import SIGNS
+from regard.show.scale import ends, shades
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
@@ -71,6 +72,7 @@ class Image:
     width: float
     height: float
     levels: UInt8[Tensor, "rows columns"]
+    signed: bool = False  # level 127 is then the weight 0, and level 0 the weight -1
 
 
 @dataclass(frozen=True)
@@ -125,18 +127,27 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     rows = [word(-10, (n + 0.68) * CELL, shown(row), "right") for n, row in enumerate(attention.rows)]
     columns = [heading((n + 0.5) * CELL, shown(column)) for n, column in enumerate(attention.columns)]
     under = len(rows) * CELL + 16
-    legend = [Square(13 + 10 * step, under, 10, step / 10) for step in range(11)]
-    ends = [Word(x, under + 9, text, 11, ink=PALE) for x, text in ((1, "0"), (129, darkest(attention.weights, scale)))]
+    legend, scale_words = legend_of(attention, scale, under)
     left = -max([10 + row.length for row in rows], default=0)
     top = -9 - max([SINE * column.length + SIZE for column in columns if column.angle], default=SIZE)
     named = make_visible(title)
     titles = [Word(left, top - 18, spell(named), 15 if spell(named) == named else 10)] if title else []
-    words = [*titles, *columns, *ends]
+    words = [*titles, *columns, *scale_words]
     reaches = [word.x + word.length * (COSINE if word.angle else 1) for word in words]
     right = max(len(columns) * CELL, *reaches)
     top -= 18 + 15 if title else 0
-    width, height = right - left + 2 * MARGIN, under + 10 - top + 2 * MARGIN
+    width, height = right - left + 2 * MARGIN, scale_words[-1].y + 1 - top + 2 * MARGIN
     return Picture(_cells(attention, scale) + legend, words + rows, left - MARGIN, top - MARGIN, width, height)
+
+
+def legend_of(attention: AttentionMap, scale: str, under: float) -> tuple[list[Square], list[Word]]:
+    """The squares of the scale and the words beside it; of a difference, the words below say which sign is which."""
+    low, high = ends(attention.weights, scale)
+    first = -1.0 if attention.is_signed else 0.0
+    start = max(13.0, 5 + Word(0, 0, low, SMALL).length)
+    squares = [Square(start + 10 * step, under, 10, first + (1 - first) * step / 10) for step in range(11)]
+    words = [Word(x, under + 9, text, SMALL, ink=PALE) for x, text in ((1, low), (start + 116, high))]
+    return squares, [*words, *([Word(1, under + 26, SIGNS, SMALL, ink=PALE)] if attention.is_signed else [])]
 
 
 def _cells(attention: AttentionMap, scale: str) -> list[Square]:

@@ -10,7 +10,7 @@ from regard.errors import RecipeError, pick, shown
 from regard.maps import AttentionMap, AttentionMaps
 from regard.show.html import html, html_of_all, html_of_prediction
 from regard.show.png import png
-from regard.show.scale import check_scale, check_unsigned
+from regard.show.scale import check_scale
 from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
@@ -61,8 +61,8 @@ def draw(
     """
     if scale is not None:
         check_scale(scale)
-    if ending.lower() != ".csv":
-        check_unsigned(attention)
+    if ending.lower() == ".pharaoh" and attention.is_signed:
+        raise RecipeError("this map is a difference of two maps, which links no words; write the links of each of them")
     paint = pick(DRAWINGS, ending.lower(), "picture ending")
     shaded = {"scale": scale} if ending.lower() in SHADED else {}
     return paint(attention.words() if ending.lower() in MERGING and not pieces else attention, title, **shaded)

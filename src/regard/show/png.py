@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from regard.errors import MissingExtraError
 from regard.maps import AttentionMap
 from regard.show.arrange import arrange as arrange_map
-from regard.show.dots import PALETTE
+from regard.show.dots import PALETTE, SIGNED
 from regard.show.labels import make_visible
 from regard.show.layout import FONTS, HAIRLINE, Image, Photo, Picture, Square
 from regard.show.ramp import tint
@@ -38,7 +38,8 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
     if picture.image:
-        _add_image(axes, picture.image, np.array(PALETTE, dtype=np.uint8)[picture.image.levels.numpy()], "nearest")
+        palette = np.array(SIGNED if picture.image.signed else PALETTE, dtype=np.uint8)
+        _add_image(axes, picture.image, palette[picture.image.levels.numpy()], "nearest")
     for photo in picture.photos:
         _add_image(axes, photo, photo.pixels.numpy(), "antialiased")
     axes.set_xlim(picture.left, picture.left + picture.width)

@@ -5,7 +5,7 @@ from html import escape
 
 from regard.maps import AttentionMap
 from regard.show.arrange import arrange
-from regard.show.dots import encode, encode_pixels
+from regard.show.dots import PALETTE, SIGNED, encode, encode_pixels
 from regard.show.labels import make_visible
 from regard.show.layout import FONTS, HAIRLINE, Area, Image, Line, Photo, Picture, Square, Word
 from regard.show.ramp import tint
@@ -44,7 +44,8 @@ def paint(picture: Picture, description: str) -> str:
 
 
 def _image(image: Image) -> str:
-    return _embedded(image, encode(image.levels), ' style="image-rendering: pixelated"')
+    content = encode(image.levels, SIGNED if image.signed else PALETTE)
+    return _embedded(image, content, ' style="image-rendering: pixelated"')
 
 
 def _photo(photo: Photo) -> str:

@@ -12,16 +12,18 @@ from regard.maps import AttentionMap, PictureView, SeriesView, Spectrogram
 from regard.show import blocks, sparklines
 from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
 from regard.show.large import Axis, has_many_cells, pool
-from regard.show.scale import check_unsigned, legible_scale, shades, tops
+from regard.show.scale import legible_scale, shades, tops
 from regard.show.views import source_view
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
 LIMITS = (0.125, 0.375, 0.625, 0.875)  # the least weights of the shades after the dot
+MINUS = "−"  # behind the shade of a negative weight, in a difference of two maps
 MARK = "•"  # the largest weight of a row in which all are too small for a shade
 LINES = 50  # maximum rows of a large map
 # The ink of weak and strong weights. Both are of middle lightness, and the shades let the background through: so a
 # stronger weight stands out more on dark and on light backgrounds, which a program cannot ask for.
 WEAK, STRONG = (122, 140, 166), (38, 128, 235)
+NEGATIVE = (214, 120, 20)  # the strong ink of negative weights
 # The inks of the dot and of each shade as escape codes, by the colours that a terminal has. With all colours, each
 # weight has its own ink. Of 16 colours, white would vanish on light backgrounds, and dark blue on dark ones.
 FEW = ("90", "94", "94", "94", "94")
@@ -31,6 +33,7 @@ INKS = {
     "standard": FEW,
     "windows": FEW,
 }
+INKS_BELOW = {"256": "38;5;172", "standard": "33", "windows": "33"}  # of negative weights
 
 
 def drawing(attention: AttentionMap, scale: str | None = None) -> str:
@@ -40,7 +43,6 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     colours, a map over a picture or a recording is drawn on it; one over a series is always drawn below its forecast.
     Below stands how far the map may be trusted, if it says so.
     """
-    check_unsigned(attention)
     console = Console()
     drawn = _drawn_for(console, attention, scale)
     if not attention.trust:
@@ -112,20 +114,32 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str)
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
         for row, weights, marked in zip(rows, shaded, marks, strict=True):
             cells = "".join(
-                _painted(weights[column], widths[column], inks, MARK if column == marked else SHADES[0])
+                _painted(
+                    weights[column],
+                    widths[column],
+                    inks,
+                    MARK if column == marked else SHADES[0],
+                    ink_below=INKS_BELOW.get(colours or "", ""),
+                )
                 for column in range(start, stop)
             )
             lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
     names = _names_of_shades(attention, scale)
     marked = any(mark is not None for mark in marks)
-    return "\n".join([*lines, *_legend(names, width, inks, marked=marked)]) + "\n"
+    ink_below = INKS_BELOW.get(colours or "", "")
+    legend = _legend(names, width, inks, marked=marked)
+    if attention.is_signed:
+        samples = [_painted(sign, 2, inks, ink_below=ink_below) for sign in (1.0, -1.0)]
+        legend.append(f"{samples[0]} more weight in the first map  {samples[1]} in the second")
+    return "\n".join([*lines, *legend]) + "\n"
 
 
 def _mark(weights: list[float]) -> int | None:
     """The column of a row's largest weight, if all its weights are too small for a shade, and it is not 0."""
-    largest = max(weights, default=0.0)
-    return weights.index(largest) if 0 < largest < LIMITS[0] else None
+    sizes = list(map(abs, weights))
+    largest = max(sizes, default=0.0)
+    return sizes.index(largest) if 0 < largest < LIMITS[0] else None
 
 
 def _names_of_shades(attention: AttentionMap, scale: str) -> list[str]:
@@ -179,17 +193,23 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(widths)
 
 
-def _painted(weight: float, cells: int, inks: tuple[str, ...] | None, dot: str = SHADES[0]) -> str:
-    """One cell of the map: a shade of so many terminal cells, in the colour of its weight; `dot` if it is small."""
-    weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
+def _painted(weight: float, cells: int, inks: tuple[str, ...] | None, dot: str = SHADES[0], ink_below: str = "") -> str:
+    """One cell of the map: a shade of so many terminal cells, in the colour of its weight; `dot` if it is small.
+
+    A negative weight has a minus in its last cell, and `ink_below`, unless the terminal has all colours.
+    """
+    is_below, weight = weight < 0, min(max(0.0, abs(weight)), 1.0)  # NaN becomes 0
     level = bisect_right(LIMITS, weight)
     drawn = SHADES[level] * cells if level else dot.ljust(cells)
+    if is_below and (level or dot == MARK):
+        drawn = drawn[:-1] + MINUS
     if inks is None:
         return drawn
-    return f"\x1b[{inks[level] if inks else _mixed(weight)}m{drawn}\x1b[0m"
+    plain = inks[level] if inks else _mixed(weight, NEGATIVE if is_below else STRONG)
+    return f"\x1b[{ink_below if is_below and level and inks else plain}m{drawn}\x1b[0m"
 
 
-def _mixed(weight: float) -> str:
+def _mixed(weight: float, strongest: tuple[int, int, int] = STRONG) -> str:
     """The ink between the weak and the strong one that a weight has, of all colours."""
-    parts = (round(weak + (strong - weak) * weight) for weak, strong in zip(WEAK, STRONG, strict=True))
+    parts = (round(weak + (strong - weak) * weight) for weak, strong in zip(WEAK, strongest, strict=True))
     return f"38;2;{';'.join(map(str, parts))}"

@@ -498,12 +498,10 @@ def _base64(values: UInt8[Tensor, "..."]) -> str:
 def _scale(weights: Float[Tensor, "rows columns"], scale: str) -> Data:
     """The scale of a map's shades, if it is not from 0 to 1: what is drawn darkest in each row, and in words."""
     check_scale(scale)
-    is_signed = bool((weights < 0).any())
-    sign = {"signed": True} if is_signed else {}
+    sign = {"signed": True} if bool((weights < 0).any()) else {}
     if scale == "one":
         return sign
-    sizes = weights.abs() if is_signed else weights
-    return sign | {"tops": _numbers(tops(sizes, scale).squeeze(1).tolist()), "darkest": darkest(sizes, scale)}
+    return sign | {"tops": _numbers(tops(weights, scale).squeeze(1).tolist()), "darkest": darkest(weights, scale)}
 
 
 def _of_dots(values: Float[Tensor, " positions"], step: int, join: Callable[[Tensor], Tensor]) -> list[float]:

@@ -133,11 +133,11 @@ def _matrix(attention: AttentionMap, title: str, spell: Spell, scale: str, step:
     chips = [
         Line(((x + 2, -25), (x + cell - 2, -25), (x + cell - 2, -4), (x + 2, -4)), _colour(weight), filled=True)
         for x, weight, label in zip(_places(wide, cell), weights, attention.columns, strict=True)
-        if weight >= 0.02 and len(shown(label)) == 1
+        if abs(weight) >= 0.02 and len(shown(label)) == 1
     ]
     words = [
         replace(word, ink="white")
-        if word.anchor == "center" and word.y < 0 and weights[int(word.x / cell)] > 0.55
+        if word.anchor == "center" and word.y < 0 and abs(weights[int(word.x / cell)]) > 0.55
         else word
         for word in picture.words
     ]

@@ -5,6 +5,8 @@ import { make, shape } from "./parts.js";
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-linejoin", "stroke-dasharray", "opacity", "visibility", "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "dominant-baseline"];
 const MARGIN = 20; // around a saved picture, in pixels
 const MOST_DOTS = 1500; // of a frame of a GIF, on its longer side
+export const MOST_STEPS = 100; // of a GIF, as in show/walk.py
+const SAMPLES = 8; // frames of a GIF, about, from which its colours are chosen
 const STEP = 0.6, END = 2; // seconds of a token, and of the last one
 const NOT_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
@@ -120,18 +122,24 @@ function moments(root, steps, show) {
   return { pictures, width: size("width"), height: size("height") };
 }
 
+/** The play of at most `MOST_STEPS` steps; one frame at a time is in memory as pixels. */
 export async function toGif(root, steps, show) {
-  const { pictures, width, height } = moments(root, steps, show), sharp = Math.min(1, MOST_DOTS / Math.max(width, height));
-  const [frames, canvas] = [[], make("canvas")];
+  const { pictures, width, height } = moments(root, Math.min(steps, MOST_STEPS), show), sharp = Math.min(1, MOST_DOTS / Math.max(width, height));
+  const canvas = make("canvas"), drawn = make("canvas");
   [canvas.width, canvas.height] = [Math.round(width * sharp), Math.round(height * sharp)];
   const pen = canvas.getContext("2d", { willReadFrequently: true }), paper = getComputedStyle(root.closest(".regard")).backgroundColor;
-  for (const picture of pictures) {
+  const frame = async (picture) => {
+    const image = await rasterise(picture, sharp, drawn);
     pen.fillStyle = paper;
     pen.fillRect(0, 0, canvas.width, canvas.height);
-    pen.drawImage(await rasterise(picture, sharp), 0, 0);
-    frames.push(pen.getImageData(0, 0, canvas.width, canvas.height));
-  }
-  return new Blob([gif(frames, frames.map((_, index) => (index === frames.length - 1 ? END : STEP)))], { type: "image/gif" });
+    pen.drawImage(image, 0, 0);
+    return pen.getImageData(0, 0, canvas.width, canvas.height);
+  };
+  const last = pictures.length - 1, counts = new Map(), apart = Math.ceil(pictures.length / SAMPLES);
+  for (const [index, picture] of pictures.entries()) if (index % apart === 0 || index === last) countColours(counts, await frame(picture));
+  const animation = gif(canvas.width, canvas.height, quantise(counts));
+  for (const [index, picture] of pictures.entries()) animation.add(await frame(picture), index === last ? END : STEP);
+  return new Blob(animation.end(), { type: "image/gif" });
 }
 
 export const canRecord = () => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported("video/webm") && "captureStream" in HTMLCanvasElement.prototype;
@@ -173,17 +181,17 @@ export function download(blob, name) {
 
 // GIF89a (1990): one palette for all frames, and of each frame only what has changed.
 
-/** The bytes of a GIF of images of one size, which are shown for so many seconds each. */
-export function gif(frames, seconds) {
-  const [{ width, height }] = frames, { colours, indexOf } = quantise(frames), out = [];
+/** A GIF of images of one size: `add` encodes one, which is shown for so many seconds, and `end` returns the parts. */
+export function gif(width, height, { colours, indexOf }) {
+  const out = [];
   const word = (number) => [number & 255, number >> 8];
   out.push(...new TextEncoder().encode("GIF89a"), ...word(width), ...word(height), 0xf7, 0, 0);
   for (let index = 0; index < 256; index++) out.push(...(colours[index] ?? [0, 0, 0]));
   out.push(0x21, 0xff, 11, ...new TextEncoder().encode("NETSCAPE2.0"), 3, 1, 0, 0, 0); // for ever
   const chunks = [Uint8Array.from(out)];
   let before = null;
-  frames.forEach((frame, number) => {
-    const now = indexOf(frame), box = changed(before, now, width, height), delay = Math.round(100 * seconds[number]);
+  const add = (frame, seconds) => {
+    const now = indexOf(frame), box = changed(before, now, width, height), delay = Math.round(100 * seconds);
     const dots = new Uint8Array(box.width * box.height);
     for (let y = 0; y < box.height; y++) {
       for (let x = 0; x < box.width; x++) {
@@ -195,18 +203,8 @@ export function gif(frames, seconds) {
     chunks.push(Uint8Array.from([0x2c, ...word(box.x), ...word(box.y), ...word(box.width), ...word(box.height), 0]));
     chunks.push(compressed(dots));
     before = now;
-  });
-  return concatenated([...chunks, Uint8Array.of(0x3b)]);
-}
-
-function concatenated(parts) {
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let place = 0;
-  for (const part of parts) {
-    whole.set(part, place);
-    place += part.length;
-  }
-  return whole;
+  };
+  return { add, end: () => [...chunks, Uint8Array.of(0x3b)] };
 }
 
 /** The smallest rectangle with all dots that differ. */
@@ -221,18 +219,22 @@ function changed(before, now, width, height) {
   return right < 0 ? { x: 0, y: 0, width: 1, height: 1 } : { x: left, y: top, width: right - left + 1, height: bottom - top + 1 };
 }
 
-/** At most 255 colours for all frames (median cut, Heckbert 1982), and the function that gives the dots of a frame. */
-function quantise(frames) {
-  const counts = new Map(); // of colours of five bits each
-  for (const { data } of frames) {
-    const dots = new Uint32Array(data.buffer);
-    for (const dot of dots) {
-      const code = ((dot & 0xf8) << 7) | ((dot >> 6) & 0x3e0) | ((dot >> 19) & 0x1f);
-      const own = counts.get(code);
-      if (own) own.count++;
-      else counts.set(code, { code, count: 1, colour: [dot & 255, (dot >> 8) & 255, (dot >> 16) & 255] });
-    }
+/** A colour in five bits for each of its parts. */
+const codeOf = (dot) => ((dot & 0xf8) << 7) | ((dot >> 6) & 0x3e0) | ((dot >> 19) & 0x1f);
+
+const partsOf = (dot) => [dot & 255, (dot >> 8) & 255, (dot >> 16) & 255];
+
+/** Adds the dots of a frame to the counts of colours, by their codes. */
+export function countColours(counts, { data }) {
+  for (const dot of new Uint32Array(data.buffer)) {
+    const code = codeOf(dot), own = counts.get(code);
+    if (own) own.count++;
+    else counts.set(code, { code, count: 1, colour: partsOf(dot) });
   }
+}
+
+/** At most 255 colours (median cut, Heckbert 1982), and the function that gives the dots of a frame; a colour that was not counted gets the nearest. */
+export function quantise(counts) {
   const boxes = [[...counts.values()]];
   while (boxes.length < 255) {
     const widths = boxes.map((box) => (box.length < 2 ? [0, 0] : spread(box)));
@@ -240,12 +242,21 @@ function quantise(frames) {
     if (!widths[worst][0]) break;
     boxes.push(halved(boxes[worst], widths[worst][1]));
   }
-  const table = new Uint8Array(32768), colours = boxes.map((box, index) => {
+  const table = new Int16Array(32768).fill(-1), colours = boxes.map((box, index) => {
     const total = box.reduce((sum, { count }) => sum + count, 0);
     for (const { code } of box) table[code] = index;
     return [0, 1, 2].map((part) => Math.round(box.reduce((sum, { colour, count }) => sum + colour[part] * count, 0) / total));
   });
-  const indexOf = ({ data }) => Uint8Array.from(new Uint32Array(data.buffer), (dot) => table[((dot & 0xf8) << 7) | ((dot >> 6) & 0x3e0) | ((dot >> 19) & 0x1f)]);
+  const nearest = (dot) => {
+    const wanted = partsOf(dot), distances = colours.map((own) => own.reduce((sum, part, side) => sum + (part - wanted[side]) ** 2, 0));
+    return distances.indexOf(Math.min(...distances));
+  };
+  const index = (dot) => {
+    const code = codeOf(dot);
+    if (table[code] < 0) table[code] = nearest(dot);
+    return table[code];
+  };
+  const indexOf = ({ data }) => Uint8Array.from(new Uint32Array(data.buffer), index);
   return { colours, indexOf };
 }
 

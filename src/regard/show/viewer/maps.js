@@ -76,7 +76,7 @@ export function counted(map) {
 export function summary(map) {
   if (!map.rows.length || !map.columns.length) return counted(map);
   const parts = [counted(map)];
-  if (map.signed) parts.push("difference of two maps");
+  if (map.signed) parts.push("difference of two maps", "blue: more weight in the first map; amber: in the second");
   else parts.push(`mean entropy ${digits(map.mean_entropy ?? mean(map.entropy))} nats`, `monotonicity ${digits(map.monotonicity)}`);
   return [...parts, ...(map.note ? [map.note] : [])].join(" · ");
 }

@@ -3,7 +3,7 @@
 // `mount(element, data, options)` shows data of regard.show.viewer_data, which documents their format. It needs viewer.css and
 // these modules, nothing else: no framework, no server, no inline style or handler. Labels are inserted as text.
 
-import { canRecord, download, toGif, toPng, toSvg, toWebm } from "./export.js";
+import { canRecord, download, MOST_STEPS, toGif, toPng, toSvg, toWebm } from "./export.js";
 import { MOST_WORDS, lines } from "./lines.js";
 import { describe, difference, isBelow, mapsAt, readPanels, summary, table, tokensOf, topOf } from "./maps.js";
 import { dotted, headGrid, matrix } from "./matrix.js";
@@ -259,13 +259,19 @@ function exports(viewer) {
   ];
   const buttons = kinds.map(([kind, words, draw]) => {
     const button = make("button", { type: "button", class: "plain", value: kind.toLowerCase(), "aria-label": `Save the ${words} as ${kind}`, title: `Save the ${words}` }, [kind]);
-    button.addEventListener("click", () => save(viewer, status, buttons, draw, name(kind.toLowerCase())));
+    button.addEventListener("click", () => save(viewer, status, buttons, draw, name(kind.toLowerCase()), kind === "GIF" ? partOf(viewer) : ""));
     return button;
   });
   return make("div", { class: "save" }, [make("span", {}, ["Save as"]), ...buttons, status]);
 }
 
-async function save(viewer, status, buttons, draw, name) {
+/** What a GIF leaves out. */
+function partOf(viewer) {
+  const steps = stepCount(viewer);
+  return steps > MOST_STEPS ? `; it has the first ${MOST_STEPS} of ${steps.toLocaleString("en-US")} steps` : "";
+}
+
+async function save(viewer, status, buttons, draw, name, part) {
   stop(viewer);
   const { step } = viewer, places = shownPanels(viewer).map((panel) => panel.place);
   for (const button of buttons) button.disabled = true;
@@ -273,7 +279,7 @@ async function save(viewer, status, buttons, draw, name) {
   viewer.root.classList.add("still"); // without transitions
   try {
     download(await draw(), name);
-    status.textContent = `saved as ${name}`;
+    status.textContent = `saved as ${name}${part}`;
   } catch (error) {
     status.textContent = `could not be saved: ${error.message}`;
   } finally {
