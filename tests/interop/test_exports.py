@@ -9,8 +9,10 @@ from untrained_runs import TEXTS, TRANSFORMER, make_run
 
 import regard
 from regard.errors import CorruptError, RecipeError, StorageError
-from regard.interop import card, ctranslate2, export, hugging_face, onnx, parity
+from regard.interop import ctranslate2, export, hugging_face, onnx, parity
 from regard.storage.files import create_folder
+from regard.tasks import task_of
+from regard.training import card
 from regard.types import BEGIN, END, Example
 
 # Sources of different lengths, so that batches have padding.
@@ -209,8 +211,12 @@ def test_an_export_has_a_model_card_and_never_replaces_a_folder(tmp_path):
         export.export(predictor, "ctranslate", tmp_path / "other", SOURCES)
 
 
+def card_of(run):
+    return card.write(run, task_of(run), run.metrics())
+
+
 def test_a_model_card_names_data_and_parts(tmp_path):
-    text = card.write(regard.load(make_run(tmp_path, "word", **RECURRENT)))
+    text = card_of(make_run(tmp_path, "word", **RECURRENT))
     for part in ("corpus `reverse`", "order bahdanau", "score additive", "no recorded scores"):
         assert part in text
 
@@ -243,7 +249,7 @@ def trained_run(folder, changes, *, finished=True):
     ],
 )
 def test_a_model_card_has_the_scores_of_the_stored_weights(changes, update, loss, metric, tmp_path):
-    text = card.write(regard.load(trained_run(tmp_path, changes)))
+    text = card_of(trained_run(tmp_path, changes))
     assert f"after {update} updates" in text
     assert f"| dev_loss | {loss} |" in text
     assert f"| dev_exact_match, on a part, greedily | {metric} |" in text
@@ -252,7 +258,7 @@ def test_a_model_card_has_the_scores_of_the_stored_weights(changes, update, loss
 
 
 def test_a_model_card_of_a_run_that_is_not_finished_has_no_final_score(tmp_path):
-    text = card.write(regard.load(trained_run(tmp_path, {}, finished=False)))
+    text = card_of(trained_run(tmp_path, {}, finished=False))
     assert "| dev_loss | 0.5 |" in text
     assert "Signature" not in text
     assert "all of the dev data" not in text

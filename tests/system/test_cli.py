@@ -224,7 +224,7 @@ def test_training_reports_its_steps_and_prints_the_run(trained: tuple[Path, Resu
     assert "regard look runs/upper" in result.error
     assert "\x1b" not in result.error
     expected = {"recipe.toml", "data.json", "environment.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
-    expected |= {"source.tokens", "target.tokens", "checkpoints"}
+    expected |= {"source.tokens", "target.tokens", "checkpoints", "README.md"}
     assert expected == {each.name for each in (folder / "runs/upper").iterdir()}
     assert os.listdir(folder / "runs/upper/checkpoints") == ["00000150"]
 

@@ -15,7 +15,7 @@ from regard import recipe as recipes
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StoppedError
 from regard.recipe import Recipe
-from regard.storage import CHECKPOINTS, LOCK, METRICS, MODEL, Run
+from regard.storage import CARD, CHECKPOINTS, LOCK, METRICS, MODEL, Run
 from regard.tasks import Transduce
 from regard.training import environment, loop, resume, train
 from regard.training.session import OPTIMIZER, Progress
@@ -64,7 +64,7 @@ def outcome(run: Run) -> Outcome:
     assert run.finished()
     [last] = run.own_checkpoints()
     entries = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
-    return run.recipe(), run.read(MODEL), last.read(MODEL), last.read(OPTIMIZER), entries
+    return run.recipe(), run.read(MODEL), last.read(MODEL), last.read(OPTIMIZER), entries, run.read(CARD)
 
 
 def contents(run: Run) -> dict[Path, bytes]:

@@ -60,6 +60,7 @@ class Outcomes:
     def of(self, run: Run) -> Outcome:
         """Weights, optimizer, averages, generator states and metrics, without metrics that depend on the clock."""
         assert sorted(each.name for each in run.path.iterdir()) == [
+            "README.md",
             "checkpoints",
             "data.json",
             "environment.json",
@@ -72,7 +73,8 @@ class Outcomes:
         ]
         [last] = run.own_checkpoints()
         entries = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
-        return run.read(storage.MODEL), last.read(storage.MODEL), last.read(OPTIMIZER), entries
+        card = run.read(storage.CARD)
+        return run.read(storage.MODEL), last.read(storage.MODEL), last.read(OPTIMIZER), entries, card
 
 
 @pytest.fixture(scope="module")
@@ -430,7 +432,7 @@ def test_resuming_a_finished_run_changes_nothing(
 
 @pytest.mark.parametrize(
     "call",
-    [1, 7, 10, 27, 29],  # of 29: in replace, record, save, the last record, finish
+    [1, 7, 10, 27, 31, 33],  # of 33: in replace, record, save, the model card, the last record, finish
 )
 def test_a_disk_that_cannot_sync_is_a_storage_error_and_nothing_is_lost(
     stop_training: StopTraining, assert_resumes: AssertResumes, monkeypatch: pytest.MonkeyPatch, call: int

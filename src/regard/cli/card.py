@@ -14,9 +14,9 @@ def card(run: RunPath, quiet: Quiet = False) -> None:
     opened = Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
-        from regard.interop import card as cards
-        from regard.predict import load
+        from regard.tasks import task_of
+        from regard.training import card as cards
 
-        predictor = load(opened, device="cpu")
-    note_unfinished(predictor.run, quiet=quiet)
-    write_lines(cards.write(predictor).rstrip("\n").split("\n"))
+        text = cards.write(opened, task_of(opened), opened.metrics())
+    note_unfinished(opened, quiet=quiet)
+    write_lines(text.rstrip("\n").split("\n"))

@@ -12,7 +12,8 @@ def _hugging_face(folder: Path, name: str, parent: Path) -> tuple[Run, list[str]
     """Import a folder with config.json, safetensors and tokenizer.json."""
     from regard.interop.hugging_face_import import import_folder
 
-    return import_folder(folder, name, parent)
+    run, notes = import_folder(folder, name, parent)
+    return _with_card(run), notes
 
 
 def _orphan(toolkit: str, path: Path, name: str, parent: Path) -> tuple[Run, list[str]]:
@@ -21,9 +22,19 @@ def _orphan(toolkit: str, path: Path, name: str, parent: Path) -> tuple[Run, lis
 
     load = {"joeynmt": joeynmt.load, "opennmt": opennmt.load, "fairseq": fairseq.load, "marian": marian.load}[toolkit]
     try:
-        return load(path, name, parent), []
+        return _with_card(load(path, name, parent)), []
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # of torch, at shapes that no model has
         raise DataError(f"{path} cannot be imported: its weights do not fit together: {shown(str(error))}") from error
+
+
+def _with_card(run: Run) -> Run:
+    """The new run, with its model card."""
+    from regard.tasks import task_of
+    from regard.training import card
+
+    with run.training() as held:
+        card.store(held, task_of(held), held.metrics())
+    return run
 
 
 # What `regard import` reads, by its name: (model, name of the run, folder of runs) -> run and notes.

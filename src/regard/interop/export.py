@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import CorruptError, RecipeError, pick, shown
-from regard.interop import card, ctranslate2, hugging_face, onnx, parity, transformer
+from regard.interop import ctranslate2, hugging_face, onnx, parity, transformer
 from regard.models import Seq2Seq
 from regard.predict import Predictor
-from regard.storage import check_new
+from regard.storage import CARD, check_new
 from regard.storage.files import create_folder, write_errors
 from regard.tasks import Transduce
+from regard.training import card
 
-CARD = "README.md"
 FORCE = "--force writes it"
 BEAM = 5  # of the parity check
 LEAST_SAME = {"float32": 0.995, "int8": 0.5}  # shares of equal best hypotheses; int8 rounds, so that many may differ
@@ -66,7 +66,8 @@ def export(
         content = module.files(predictor, each)  # type: ignore[attr-defined]
         sentences.append(_check_files(entry, content, task, model, texts, each, force=force))
     sentence = "; ".join(sentences)
-    about = card.write(predictor, exported=f"{module.NAME}, {precision}", parity=sentence)  # type: ignore[attr-defined]
+    run, name = predictor.run, f"{module.NAME}, {precision}"  # type: ignore[attr-defined]
+    about = card.write(run, task, run.metrics(), exported=name, parity=sentence)
     with write_errors(path):
         create_folder(path, content | {CARD: about.encode()}, "export")
     return Exported(path, sentence)

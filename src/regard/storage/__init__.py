@@ -9,6 +9,7 @@ from regard.storage.cache import cached, reading_only, write_to_cache
 from regard.storage.files import GrowingFile, check_new, check_place, create, make_folder, numbered, write
 from regard.storage.rows import CachedRows
 from regard.storage.runs import (
+    CARD,
     CHECKPOINTS,
     DATA,
     ENVIRONMENT,
@@ -27,6 +28,7 @@ from regard.storage.runs import (
 )
 
 __all__ = [
+    "CARD",
     "CHECKPOINTS",
     "DATA",
     "ENVIRONMENT",

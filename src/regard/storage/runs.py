@@ -45,11 +45,12 @@ ORIGIN = "origin.json"  # digests of the weights that the run started from; abse
 PROLONGED = "prolonged.json"  # the lengths that the run had before it was prolonged; absent if it never was
 MEASURES = "measures.json"  # how far its maps may be trusted, as `regard measure` found; absent if it never ran
 READING = "reading.json"  # from which layer and head links are read best, as `regard align` chose; absent if it did not
+CARD = "README.md"  # the model card, written when a training ends; absent in runs of older versions
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
-LARGEST_LIST = 1 << 20  # bytes of the environments, and of the lengths of a prolonged run, that are read
+LARGEST_LIST = 1 << 20  # bytes of the environments, the lengths of a prolonged run and the model card that are read
 LARGEST_NEW_LIST = 1 << 16  # bytes of such a list that are written: then entries between the first and the newest go
 LONGEST_LIST = 10_000  # entries of such a list that is read: 64 KiB hold far fewer
 LISTED_GAP = 100  # bytes of the entry that counts those left out
@@ -440,6 +441,18 @@ class Run(Folder):
                 self._check_lock()
         files.write(self.path / name, content, self.id)
         self._write_manifest(manifest | {name: [new]})
+
+    def replace_own(self, name: str, content: bytes) -> None:
+        """Create or replace a file, unless somebody else has put it there or changed it: then it is left alone."""
+        try:
+            present = files.read(self.path / name, LARGEST_LIST)
+        except FileNotFoundError:
+            present = content
+        except (StorageError, CorruptError):  # such as a folder or a link
+            return
+        # One that is not listed yet may be of a process that was killed: it has the same content.
+        if present == content or digest(present) in self.manifest().files.get(name, []):
+            self.replace(name, content)
 
     def _write_manifest(self, listed: dict[str, list[str]]) -> None:
         with write_errors(self.path):

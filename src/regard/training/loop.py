@@ -26,6 +26,7 @@ from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment, prolonging
 from regard.training.callbacks import Callback, Callbacks, Ended, MetricsFile, Started, Updated, call
 from regard.training.callbacks import check as check_callbacks
+from regard.training.card import ModelCard
 from regard.training.embeddings import start_embeddings
 from regard.training.engine import SMALLER_BATCHES
 from regard.training.overview import overview
@@ -404,7 +405,8 @@ def _learn(
         )
     if start_notes:
         _save(run, session)  # after this, the run it started from may be changed or deleted
-    callbacks = Callbacks([MetricsFile(run), Report(log)], users) if processes.first else Callbacks([])
+    own = [ModelCard(run, task), MetricsFile(run), Report(log)]
+    callbacks = Callbacks(own, users) if processes.first else Callbacks([])
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
     with _told_if_it_fails(callbacks, run, session, recipe.metric):
         call(callbacks.start, _started(run, recipe, session))

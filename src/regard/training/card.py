@@ -1,33 +1,61 @@
 """Model cards: what a run is, what it was trained on, how good it is and how to use it, in plain English."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from regard import __version__
-from regard.predict import Predictor
+from regard import __version__, plugins
+from regard.device import only_shapes
 from regard.recipe import Recipe
-from regard.storage import Run
-from regard.training import update_of_weights
+from regard.storage import CARD, Run
+from regard.tasks import AnyTask
+from regard.training.callbacks import Callback, Ended
+from regard.training.validation import update_of_weights
 
+Metrics = Sequence[Mapping[str, Any]]  # the entries of metrics.jsonl
 NO_DATA = "data that was given in Python, or is not recorded"
 
 
-def write(predictor: Predictor, exported: str = "", parity: str = "") -> str:
+class ModelCard(Callback):
+    """Writes the model card into the folder of a run, before the run is marked as finished: a resumed run gets it anew.
+
+    It must be called before the last line of the metrics is written.
+    """
+
+    def __init__(self, run: Run, task: AnyTask) -> None:
+        self.run, self.task = run, task
+
+    def on_end(self, event: Ended) -> None:
+        """Write the card, unless training was stopped."""
+        if event.finished:
+            store(self.run, self.task, [*self.run.metrics(), event.entry()])
+
+
+def store(run: Run, task: AnyTask, metrics: Metrics) -> None:
+    """Write the model card of a run into its folder, unless somebody has written a text of his own there.
+
+    No other process may write the run meanwhile.
+    """
+    run.replace_own(CARD, write(run, task, metrics).encode())
+
+
+def write(run: Run, task: AnyTask, metrics: Metrics, exported: str = "", parity: str = "") -> str:
     """The model card of a run in Markdown; of an export, with its format and its parity check."""
-    run, recipe = predictor.run, predictor.task.recipe
-    parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
+    recipe, trust = task.recipe, run.trust()
+    with plugins.loading(run.needs()), only_shapes():
+        parameters = sum(parameter.numel() for parameter in task.build().parameters())
     sections = [
-        f"# {run.path.resolve().name}",
+        f"# {recipe.name}",
         *_purpose(recipe, parameters, exported),
         "## Training data",
         *_data(recipe),
         "## How good it is",
-        *_scores(run),
+        *_scores(run, metrics),
         *(["", f"Parity with the run it was exported from: {parity}."] if parity else []),
         "## Limits",
         "It answers inputs like those of its training data; other inputs get answers that may be wrong.",
-        *([predictor.trust] if predictor.trust else []),
+        *([trust] if trust else []),
         "## How it was made",
-        _making(run, recipe),
+        _making(recipe, metrics),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -46,9 +74,9 @@ def _purpose(recipe: Recipe, parameters: int, exported: str) -> Iterator[str]:
         yield f"This folder is an export for {exported}."
 
 
-def _making(run: Run, recipe: Recipe) -> str:
+def _making(recipe: Recipe, metrics: Metrics) -> str:
     """How the weights came about."""
-    if run.finished() and update_of_weights(run) is None:
+    if metrics and "update" not in metrics[0]:
         return f"It was trained elsewhere, and imported by regard {__version__}."
     length = f"{recipe.train.updates:,} updates at most, seed {recipe.train.seed}"
     return f"regard {__version__}, recipe `{recipe.name}`, {length}."
@@ -65,16 +93,16 @@ def _data(recipe: Recipe) -> Iterator[str]:
         yield f"{how} on " + ", ".join(f"`{name}`" for name in data.dev) + "."
 
 
-def _scores(run: Run) -> Iterator[str]:
+def _scores(run: Run, metrics: Metrics) -> Iterator[str]:
     """The scores of the stored weights: those of their validation, and the final one with its signature."""
-    entries, update = run.metrics(), update_of_weights(run)
+    update = update_of_weights(run)
     if update is None:
         yield "It has no recorded scores."
         return
-    validation = next(entry for entry in entries if entry.get("update") == update)
+    validation = next(entry for entry in metrics if entry.get("update") == update)
     settings, metric = run.recipe().train, run.recipe().metric
     of = "the last ones" if settings.keep == "last" else f"the best ones by `{settings.best_by}`"
-    end = entries[-1]
+    end = metrics[-1]
     measured = [(f"{metric}, on all of the dev data", end[metric])] if metric in end else []
     measured.append(("dev_loss", validation["dev_loss"]))
     measured += [(f"{key}, on a part, greedily", validation[key]) for key in (f"dev_{metric}",) if key in validation]
