@@ -29,7 +29,6 @@ from regard.recipe import Recipe
 from regard.tasks import task_class
 from regard.tasks.core import Encoded, Examples, count_shared
 from regard.tasks.transduce import Transduce
-from wordpieces import build
 
 ALPHABET = ["ab", "cde", "fü", "日本", "x", "a", "\N{MATHEMATICAL FRAKTUR CAPITAL A}", "  y"]
 STORED = "data.store_from=0"
@@ -270,6 +269,8 @@ def test_processes_that_start_together_scan_the_files_once(folder: Path, monkeyp
 
 
 def test_ids_of_another_version_of_tokenizers_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wordpieces import build  # here, because processes that tests start import this file alone
+
     examples = prepare(recipe_for(folder, STORED))[0].train
     assert isinstance(examples, Shards)
     pieces = build("hugging_face", ALPHABET, 20)
