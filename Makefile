@@ -79,6 +79,7 @@ figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/sources.py
 	$(BIN)/python docs/figures/pages.py
 	$(BIN)/python docs/figures/forecast.py
+	$(BIN)/python docs/figures/serve.py
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py

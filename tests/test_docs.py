@@ -284,6 +284,14 @@ def test_the_picture_of_a_terminal_shows_what_stays_there() -> None:
     assert screen("plain \x1b[1;32mgreen\x1b[0m") == "plain " + "".join(f"\x1b[1;32m{each}\x1b[0m" for each in "green")
 
 
+def test_make_figures_runs_every_script_that_needs_no_run() -> None:
+    """A script with arguments draws a run that is trained elsewhere."""
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs/figures").glob("*.py")}
+    target = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nfigures:")[2].partition("\n\n")[0]
+    drawn = set(re.findall(r"python docs/figures/(\w+\.py)\n", f"{target}\n"))
+    assert drawn == {name for name, text in scripts.items() if "sys.argv" not in text}
+
+
 # ---- how to install, and the commands
 
 

@@ -1,7 +1,6 @@
-"""Takes the pictures of the server's page: `python docs/figures/serve.py DATES SHAPES`, with runs of these recipes.
+"""Takes the pictures of the server's page, with models of `dates` and `shapes`.
 
-It needs the extra `serve`, playwright and chromium.
-"""
+Run it with `make figures`; runs in ./runs are used if they are there."""
 
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+import regard
 from regard import storage
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -57,7 +57,12 @@ def photograph(page: Any, run: str, keys: tuple[str, ...]) -> bytes:
 
 
 def main() -> None:
-    runs = [f"{name}={path}" for name, path in zip(("dates", "shapes"), sys.argv[1:], strict=True)]
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("There is no chromium on the PATH: the pictures of the server's page stay as they were.", file=sys.stderr)
+        return
+    paths = {name: Path("runs") / name for name in ("dates", "shapes")}
+    runs = [f"{name}={path if path.exists() else regard.train(name).path}" for name, path in paths.items()]
     command = [sys.executable, "-m", "regard", "serve", *runs, "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -65,7 +70,7 @@ def main() -> None:
         port = next(line for line in lines if line.startswith("listening")).strip().rpartition(":")[2]
         assert any(line.startswith("ready") for line in lines)
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for name, (run, settings, keys) in SHOTS.items():
                 page = browser.new_context(**settings).new_page()
                 page.goto(f"http://127.0.0.1:{port}")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -146,6 +147,47 @@ def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(folder:
     assert len(alone.lines) == 200
 
 
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> int:
+    """Wait until a run in training has a checkpoint; returns the process that trains it."""
+    end = time.monotonic() + LIMIT
+    while not list(run.glob("checkpoints/0*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "no checkpoint"
+        time.sleep(0.02)
+    return int(json.loads((run / storage.LOCK).read_text())["process"])
+
+
+def test_a_sweep_is_stopped_goes_on_and_loses_a_process_and_a_run_that_fails_stops_no_other(folder: Path) -> None:
+    pytest.importorskip("ray")
+    settings = (*SETTINGS, "train.updates=150", "train.warmup=0")
+    grid = ["sweep", "reverse", *settings, "train.learning_rate=[0.005,1e37]"]
+    run, failing = folder / "runs/reverse+learning_rate-0.005", folder / "runs/reverse+learning_rate-1e37"
+    with command(*grid, "--ray", "local", "--jobs", "2", "--json", folder=folder) as process:
+        first = wait_for_checkpoint(run, process)
+        process.terminate()
+        out, error = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, ""), error
+    assert "of 2 runs finished, the others go on from their last validation; the same command goes on" in error
+    with command(*grid, "--ray", "local", "--jobs", "2", "--json", folder=folder) as process:
+        while (lost := wait_for_checkpoint(run, process)) == first:
+            time.sleep(0.02)
+        os.kill(lost, signal.SIGKILL)
+        out, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 2, error
+    entry, failed = map(json.loads, out.splitlines())
+    assert (entry["name"], entry["run"]) == ("reverse learning_rate=0.005", "runs/reverse+learning_rate-0.005")
+    assert re.match(r"update \d+: .* lower train.learning_rate", failed["failed"])
+    whole = ["train", "reverse", "name=whole", *settings, "train.learning_rate=0.005", "-q"]
+    assert shared_commands()(*whole, folder=folder, limit=60).code == 0
+    assert curve(run) == curve(folder / "runs/whole")
+    assert Run(run).read(storage.MODEL) == Run(folder / "runs/whole").read(storage.MODEL)
+    assert set(run.parent.glob("reverse+*")) == {run, failing}
+    before = run.stat().st_mtime_ns
+    again = shared_commands()(*grid, "--json", folder=folder, limit=60)
+    assert json.loads(again.lines[0]) == entry
+    assert run.stat().st_mtime_ns == before
+
+
 def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +199,7 @@ def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
         ("train", "reverse", "--ray", ""): "--ray needs the address of a Ray cluster",
         ("train", "reverse", "--ray", "local", "--dry-run"): "--ray takes no --dry-run",
         ("predict", "runs/undisturbed", "texts", "--processes", "2"): "--processes is for --ray",
+        ("sweep", "reverse", "train.seed=[1,2]", "--ray", ""): "--ray needs the address of a Ray cluster",
     }.items():
         result = shared_commands()(*arguments, folder=folder)
         assert result.code == 2

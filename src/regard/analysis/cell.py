@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from regard import recipe as recipes
@@ -21,20 +22,20 @@ SECONDS = 0.3  # between two events about updates
 
 
 class Telling(Callback):
-    """Reports how many updates are done."""
+    """Reports how many updates are done, as an event."""
 
-    def __init__(self) -> None:
-        self.reported = 0.0
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self.tell, self.reported = tell, 0.0
 
     def on_start(self, event: Started) -> None:
         """Report the updates that were done before."""
-        tell(update=event.update)
+        self.tell(update=event.update)
 
     def on_update(self, event: Updated) -> None:
         """Report an update now and then."""
         if time.monotonic() - self.reported >= SECONDS:
             self.reported = time.monotonic()
-            tell(update=event.update)
+            self.tell(update=event.update)
 
 
 def tell(**event: Any) -> None:
@@ -49,10 +50,10 @@ def main() -> int:
     threading.Thread(target=_stop_if_alone, daemon=True).start()
     try:
         if task["run"]:
-            run = training.resume(task["run"], quiet=True, callbacks=[Telling()])
+            run = training.resume(task["run"], quiet=True, callbacks=[Telling(tell)])
         else:
             recipe = recipes.parse(task["recipe"], "the sweep")
-            run = training.train(recipe, runs=task["runs"], quiet=True, callbacks=[Telling()])
+            run = training.train(recipe, runs=task["runs"], quiet=True, callbacks=[Telling(tell)])
     except RegardError as error:
         tell(error=str(error))
         return error.exit_code

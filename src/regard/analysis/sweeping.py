@@ -12,7 +12,8 @@ from pathlib import Path
 from regard import recipe as recipes
 from regard import training
 from regard.analysis.comparison import Comparison, Entrant, Read, compare_entrants, trained_before
-from regard.analysis.workers import Job, Workers
+from regard.analysis.trials import Trials
+from regard.analysis.workers import Job, Trainings, Workers
 from regard.console import ProgressLog, current_log
 from regard.device import choose_device, uses_threads
 from regard.errors import RecipeError, RegardError, quantity
@@ -20,6 +21,7 @@ from regard.recipe import Recipe
 from regard.storage import Run
 from regard.storage.files import digest
 from regard.storage.runs import LONGEST_NAME
+from regard.training.clusters import LOCAL
 
 MOST_RUNS = 1000
 MOST_JOBS = 8  # by default: each process needs memory for torch alone
@@ -35,12 +37,14 @@ def sweep(
     beam: int | None = None,
     runs: str | Path = "runs",
     jobs: int = 0,
+    ray: str = "",
     quiet: bool = False,
 ) -> Comparison:
     """Train a recipe with all combinations of values such as `train.seed=[1,2,3]`, and compare the runs.
 
     Other overrides hold for all. Each combination is a run of its own under `runs`, trained in a local process, `jobs`
-    at a time (0: by the number of cores). One that is finished is not trained again, one that was stopped goes on. What
+    at a time (0: by the number of cores). With the address of a Ray cluster as `ray`, or `local`, they are trials of
+    Ray Tune. One that is finished is not trained again, one that was stopped goes on. What
     fails does not stop the others: `failed` of the comparison says why.
     """
     base = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
@@ -51,7 +55,7 @@ def sweep(
             log.warn(f"{name} is left out: {why}")
 
         def train(entrants: Mapping[str, Entrant], read: Read) -> Mapping[str, Run]:
-            trained, why = _train(entrants, Path(runs), jobs, read, log)
+            trained, why = _train(entrants, Path(runs), jobs, ray, read, log)
             failed.update(why)
             return trained
 
@@ -123,7 +127,7 @@ def _run_name(name: str, changes: Mapping[str, str]) -> str:
 
 
 def _train(
-    entrants: Mapping[str, Entrant], runs: Path, jobs: int, read: Read, log: ProgressLog
+    entrants: Mapping[str, Entrant], runs: Path, jobs: int, ray: str, read: Read, log: ProgressLog
 ) -> tuple[dict[str, Run], dict[str, str]]:
     """The runs of all entrants, and the errors of those that failed; raises an error if all did."""
     finished, to_do = dict[str, Run](), dict[str, Job]()
@@ -133,17 +137,25 @@ def _train(
             finished[name] = run
         else:
             to_do[name] = Job(entrant.recipe, run)
-    most, threads = share_cores(len(to_do), jobs, on_gpu=any(map(_on_gpu, to_do.values())))
+    trainings = _trainings(to_do, runs, jobs, ray, log)
     if to_do:
-        at_once = f", {most} at a time with {quantity(threads, 'thread')} each" if len(to_do) > 1 else ""
-        log.say(f"{quantity(len(to_do), 'run')} to train{at_once}")
-    workers = Workers(to_do, runs, most, threads, log)
-    workers.train()
-    finished |= workers.finished
+        trainings.train()
+    finished |= trainings.finished
     if not finished:
-        name, why = next(iter(workers.failed.items()))
+        name, why = next(iter(trainings.failed.items()))
         raise RegardError(f"no run of the sweep could be trained; {name}: {why}")
-    return {name: finished[name] for name in entrants if name in finished}, workers.failed
+    return {name: finished[name] for name in entrants if name in finished}, trainings.failed
+
+
+def _trainings(to_do: Mapping[str, Job], runs: Path, jobs: int, ray: str, log: ProgressLog) -> Trainings:
+    """How the runs are trained: in local processes, or as trials of Ray Tune."""
+    most, threads = share_cores(len(to_do), jobs, on_gpu=any(map(_on_gpu, to_do.values())))
+    if ray not in ("", LOCAL):  # cores and GPUs are those of the cluster
+        most, threads = jobs, _threads() or 1
+    if to_do:
+        at_once = f", {most} at a time with {quantity(threads, 'thread')} each" if len(to_do) > 1 and most else ""
+        log.say(f"{quantity(len(to_do), 'run')} to train{at_once}")
+    return Trials(to_do, runs, ray, most, threads, log) if ray else Workers(to_do, runs, most, threads, log)
 
 
 def _on_gpu(job: Job) -> bool:
@@ -154,5 +166,10 @@ def share_cores(count: int, jobs: int, *, on_gpu: bool = False) -> tuple[int, in
     """How many of `count` runs are trained at a time, and the threads of each: by the cores, unless it is set."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = max(1, min(count, jobs or (1 if on_gpu else min(cores, MOST_JOBS))))
+    return most, _threads() or max(1, cores // most)
+
+
+def _threads() -> int:
+    """The threads of a process as the environment sets them; 0 if it does not."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    return most, int(threads) if threads.isdecimal() else max(1, cores // most)
+    return int(threads) if threads.isdecimal() else 0

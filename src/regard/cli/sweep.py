@@ -8,7 +8,7 @@ import typer
 from regard.cli import completion
 from regard.cli.compare import Data, Metric, Out, check_pictures, print_comparison
 from regard.cli.core import RECIPE, Beam, Json, Quiet, Runs, data_files, found_files
-from regard.errors import RegardError, quantity
+from regard.errors import RecipeError, RegardError, quantity
 
 VALUES = typer.Argument(
     metavar="KEY=[A,B,...]...",
@@ -16,12 +16,14 @@ VALUES = typer.Argument(
     autocompletion=completion.overrides,
 )
 JOBS = typer.Option(min=1, help="Runs that are trained at a time.  [default: by the cores; on a GPU 1]")
+RAY = typer.Option(metavar="ADDRESS", help="Train on a Ray cluster, HOST:PORT, or on a new one here: local.")
 
 
 def sweep(
     recipe: Annotated[str, RECIPE],
     values: Annotated[list[str], VALUES],
     jobs: Annotated[int | None, JOBS] = None,
+    ray: Annotated[str | None, RAY] = None,
     data: Data = None,
     metric: Metric = None,
     beam: Beam = None,
@@ -38,10 +40,15 @@ def sweep(
 
     The quotes keep the shell from reading the brackets. A run that fails does not stop the others. After Ctrl-C, the
     same command goes on: what is finished is not trained again, what was stopped is resumed.
+
+    With --ray, the runs are trials of Ray Tune, on the machines of a Ray cluster; all must have the folders of data and
+    runs under the same paths.
     """
     from regard import recipe as recipes
     from regard.console import ProgressLog
 
+    if ray == "":
+        raise RecipeError("--ray needs the address of a Ray cluster, HOST:PORT, or local")
     settings = recipes.load(recipe)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
@@ -49,7 +56,15 @@ def sweep(
 
         check_pictures(out or [], lambda: [Path(recipe), *data_files(settings), *found_files(data or [])])
         swept = sweeping.sweep(
-            settings, *values, data=data or (), metric=metric, beam=beam, runs=runs, jobs=jobs or 0, quiet=quiet
+            settings,
+            *values,
+            data=data or (),
+            metric=metric,
+            beam=beam,
+            runs=runs,
+            jobs=jobs or 0,
+            ray=ray or "",
+            quiet=quiet,
         )
     print_comparison(swept, out or [], as_json=as_json, quiet=quiet)
     if swept.failed:

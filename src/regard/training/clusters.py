@@ -35,6 +35,7 @@ GROUP = 4  # blocks of texts for each process that are in memory at a time
 OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each other
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+QUIET |= {"RAY_ENABLE_AUTO_CONNECT": "0"}  # and no call starts Ray again after it was shut down
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
