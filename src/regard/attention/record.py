@@ -248,8 +248,16 @@ class Recording:
         weights = weights[:, [index for index, _ in kept], : len(columns)].clone()
         row_labels, heads = tuple(label for _, label in kept), self.selection.heads or ()
         layout = layout or self.layout_of(place, len(columns))
-        sentence = {"trust": self.trust, "other_trust": self.trust}
-        return LayerMaps(*place, weights, row_labels, tuple(columns), layout, head_numbers=heads, **sentence)
+        return LayerMaps(
+            *place,
+            weights,
+            row_labels,
+            tuple(columns),
+            layout,
+            head_numbers=heads,
+            trust=self.trust,
+            other_trust=self.trust,
+        )
 
     def layout_of(self, site: Site | None, columns: int) -> Layout:
         """The layout of a map's columns: that of the source, unless they are tokens of the decoder."""
