@@ -437,6 +437,25 @@ def test_a_damaged_line_is_refused(copied: Path, content: bytes) -> None:
         Run.open(copied).trust()
 
 
+@pytest.mark.parametrize("weights", [None, 3, "a digest", {}])
+def test_a_measurement_that_names_no_weights_is_refused(copied: Path, weights: object) -> None:
+    Run.open(copied).store_measures(json.dumps({"weights": weights, "line": "trust the map"}).encode())
+    sentence = r"measures.json is damaged: it does not list the digests of the weights; run regard measure again$"
+    with pytest.raises(CorruptError, match=sentence):
+        Run.open(copied).trust()
+
+
+@pytest.mark.parametrize("line", [None, 3, "", "a" * 1001])
+def test_a_measurement_of_the_present_weights_needs_a_sentence(copied: Path, line: object) -> None:
+    run = Run.open(copied)
+    weights = run.manifest().files["model.safetensors"]
+    run.store_measures(json.dumps({"weights": weights, "line": line}).encode())
+    with pytest.raises(CorruptError, match=r"measures.json is damaged: it has no sentence; run regard measure again$"):
+        run.trust()
+    run.store_measures(json.dumps({"weights": ["0" * 64], "line": line}).encode())
+    assert run.trust() == ""  # it is about other weights
+
+
 def test_the_command_prints_stores_and_shows_the_line(copied: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("abc\tcba\ndabca\tac\nbd\tbdc\n", encoding="utf-8")
     regard_command = shared_commands()

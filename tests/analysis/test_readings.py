@@ -180,6 +180,13 @@ def test_a_damaged_reading_is_refused(copied: Path, damage: dict[str, object]) -
         stored(run)
 
 
+def test_a_reading_that_names_no_weights_is_refused(copied: Path) -> None:
+    run = Run.open(copied)
+    run.store_reading(Reading(1, 1, False, "output step")._asdict() | {"weights": None})
+    with pytest.raises(CorruptError, match=r"weights; run regard align --heads --store again$"):
+        stored(run)
+
+
 def test_pairs_with_tabs_may_have_links_of_another_file(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("ab ba\tab  ba\nb a\tba b\n", encoding="utf-8")
     (tmp_path / "pairs.bars").write_text("ab ba ||| ab ba\nb a ||| ba b\n", encoding="utf-8")

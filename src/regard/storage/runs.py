@@ -324,7 +324,7 @@ class Run(Folder):
 
     def trust(self) -> str:
         """The sentence that says how far its maps may be trusted; empty if its present weights were not measured."""
-        stored = self._of_present_weights(MEASURES)
+        stored = self._of_present_weights(MEASURES, "regard measure")
         if stored is None:
             return ""
         line = stored.get("line")
@@ -340,14 +340,19 @@ class Run(Folder):
 
     def reading(self) -> dict[str, Any] | None:
         """What `store_reading` stored; None if nothing was stored for its present weights."""
-        return self._of_present_weights(READING)
+        return self._of_present_weights(READING, "regard align --heads --store")
 
-    def _of_present_weights(self, name: str) -> dict[str, Any] | None:
-        """A JSON object with the digests of the `weights` that it is about; None if these are not the present ones."""
+    def _of_present_weights(self, name: str, command: str) -> dict[str, Any] | None:
+        """The JSON object that the command stored, with the digests of its `weights`; None if the run has others."""
         if not self.has_file(name):
             return None
         stored = parse_json(self.read(name, LARGEST_LIST), dict, self.path / name)
-        return stored if stored.get("weights") == self.manifest().files.get(MODEL) else None
+        weights = stored.get("weights")
+        if not isinstance(weights, list):
+            raise CorruptError(
+                f"{self.path / name} is damaged: it does not list the digests of the weights; run {command} again"
+            )
+        return stored if weights == self.manifest().files.get(MODEL) else None
 
     # One process at a time trains a run.
 
