@@ -23,6 +23,7 @@ from regard import storage
 from regard.data import encoding, files, shards
 from regard.data.encoding import Encoder, encoded_by
 from regard.data.shards import Shards
+from regard.data.store import StoredExamples
 from regard.data.tokenizers import Tokenizer, Word
 from regard.errors import DataError, RecipeError, StorageError
 from regard.recipe import Recipe
@@ -95,6 +96,15 @@ def test_the_store_has_the_same_bits_as_memory(folder: Path, monkeypatch: pytest
     assert stored[0].train.scan.blocks > 6
     assert_same(prepare(recipe_for(folder)), stored)
     assert_same(prepare(recipe_for(folder, STORED)), stored)  # from the cache
+
+
+def test_no_indices_give_no_examples(folder: Path) -> None:
+    for recipe in (recipe_for(folder), recipe_for(folder, STORED)):
+        train = prepare(recipe)[0].train
+        for taken in (train.take([]), train.take(np.array([], np.int32)), train[:0], train.take([]).take([])):
+            assert isinstance(taken, StoredExamples)
+            assert [*taken] == []
+            assert len(taken) == 0
 
 
 def test_a_cluster_gives_the_same_bits_and_messages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

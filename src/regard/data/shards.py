@@ -156,6 +156,8 @@ class Shards(Stored[Example]):
 
     def _read(self, lines: Integers) -> StoredExamples:
         """The examples of these lines, which are sorted."""
+        if not len(lines):
+            return self.without_texts().take([])
         columns: list[list[bytes]] = [[], []]
         for block in self.files.blocks():
             first, end = np.searchsorted(lines, [block.line, block.line + block.size]).tolist()
