@@ -33,6 +33,8 @@ from regard.tasks.transduce import Transduce
 
 ALPHABET = ["ab", "cde", "fü", "日本", "x", "a", "\N{MATHEMATICAL FRAKTUR CAPITAL A}", "  y"]
 STORED = "data.store_from=0"
+TWO = "data.train={0}/part0.tsv.gz,{0}/part[12].tsv.gz"  # two corpora, of the files of a folder
+SETTINGS = pytest.mark.parametrize("settings", [(), (TWO, "data.temperature=5")], ids=["one corpus", "temperature"])
 
 
 def lines(count: int, seed: int) -> list[str]:
@@ -76,6 +78,12 @@ def prepare(recipe: Recipe) -> tuple[Examples, Transduce, Encoded]:
     return examples, task, task.within_length(task.encode(examples.train))
 
 
+def orders(task: Transduce, data: Encoded) -> list[list[int]]:
+    """The examples that are drawn in three epochs; none for one corpus, which is not drawn from."""
+    mixture = task.mixture(data)
+    return [mixture.draw(epoch).tolist() for epoch in range(3)] if mixture else []
+
+
 def assert_same(one: tuple[Examples, Transduce, Encoded], other: tuple[Examples, Transduce, Encoded]) -> None:
     for left, right in ((one[0].train, other[0].train), (one[0].dev, other[0].dev)):
         assert [*left] == [*right]
@@ -86,6 +94,7 @@ def assert_same(one: tuple[Examples, Transduce, Encoded], other: tuple[Examples,
     assert [*one[2].targets] == [*other[2].targets]
     assert np.array_equal(one[2].lengths(), other[2].lengths())
     assert [example.origin for example in one[2].examples] == [example.origin for example in other[2].examples]
+    assert orders(*one[1:]) == orders(*other[1:])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -187,25 +196,28 @@ def write(handle, content):
         os.kill(os.getpid(), signal.SIGKILL)
     write_all(handle, content)
 written.write_all = write
-prepare(recipe_for(Path(sys.argv[2]), "data.store_from=0"))
+prepare(recipe_for(Path(sys.argv[2]), "data.store_from=0", *sys.argv[4:]))
 """
 
 
-def test_a_killed_preparation_goes_on(folder: Path) -> None:
+@SETTINGS
+def test_a_killed_preparation_goes_on(folder: Path, settings: tuple[str, ...]) -> None:
     """At random writes to the cache, of which half is done; blocks that are done are not encoded again."""
+    settings = tuple(setting.format(folder) for setting in settings)
     for number in range(3):
         (folder / f"part{number}.tsv.gz").write_bytes(gzip.compress("\n".join(lines(700, number)).encode()))
-    expected = prepare(recipe_for(folder))
+    expected = prepare(recipe_for(folder, *settings))
     generator, reached = random.Random(1), []
     for _ in range(4):
-        arguments = [str(Path(__file__).parent), str(folder), str(generator.randint(4, 30))]
+        arguments = [str(Path(__file__).parent), str(folder), str(generator.randint(4, 30)), *settings]
         command = [sys.executable, "-c", KILLED, *arguments]
         assert subprocess.run(command, check=False, env=os.environ).returncode == -signal.SIGKILL
         journals = [*(folder / "cache" / "tokens").glob("*/journal")]
         reached += [journal.read_bytes().count(b"\n") for journal in journals]
     assert reached == sorted(reached)
     assert reached[-1] > 1
-    assert_same(expected, prepare(recipe_for(folder, STORED)))
+    assert_same(expected, prepare(recipe_for(folder, STORED, *settings)))
+    assert bool(orders(*expected[1:])) == bool(settings)
 
 
 def store_files(folder: Path) -> list[Path]:
@@ -333,8 +345,10 @@ def test_nothing_is_written_by_a_preview(folder: Path) -> None:
     assert not [path for path in (folder / "cache").rglob("*") if path.is_file()]
 
 
-def test_a_run_that_is_killed_ends_with_the_bits_of_one_in_memory(folder: Path) -> None:
-    whole = regard.train(recipe_for(folder), runs=folder / "runs")
+@SETTINGS
+def test_a_run_that_is_killed_ends_with_the_bits_of_one_in_memory(folder: Path, settings: tuple[str, ...]) -> None:
+    settings = tuple(setting.format(folder) for setting in settings)
+    whole = regard.train(recipe_for(folder, *settings), runs=folder / "runs")
     script = """
 import os, sys
 from pathlib import Path
@@ -348,9 +362,10 @@ class Kill(regard.Callback):
         if updated.update == 5:
             os.kill(os.getpid(), 9)
 folder = Path(sys.argv[2])
-regard.train(recipe_for(folder, "data.store_from=0", "name=killed"), runs=folder / "runs", callbacks=[Kill()])
+recipe = recipe_for(folder, "data.store_from=0", "name=killed", *sys.argv[3:])
+regard.train(recipe, runs=folder / "runs", callbacks=[Kill()])
 """
-    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(folder)]
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(folder), *settings]
     assert subprocess.run(command, check=False, env=os.environ).returncode == -signal.SIGKILL
     killed = regard.resume(folder / "runs" / "killed")
     assert killed.read("model.safetensors") == whole.read("model.safetensors")
@@ -412,8 +427,6 @@ def test_a_file_with_the_name_of_a_pattern_is_taken(folder: Path) -> None:
 
 
 # several corpora
-
-TWO = "data.train={0}/part0.tsv.gz,{0}/part[12].tsv.gz"
 
 
 @pytest.mark.parametrize("store", ["data.store_from=100000", STORED])
