@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import regard
+from commands import shared_commands
 from regard import recipe as recipes
 from regard.errors import CallbackError, MissingExtraError, RecipeError, RegardError
 from regard.recipe import Recipe
@@ -218,6 +219,15 @@ def test_without_its_package_a_sentence_says_what_to_install(name: str, monkeypa
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=rf"^recording for .* needs .*pip install 'regard\[{name}\]'"):
         writers([f"{name}=x"], Path("runs"))
+
+
+def test_with_ray_it_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    for text in ("tensorboard=boards", "wandb=dates", "mlflow=records"):
+        result = shared_commands()("train", "reverse", "--ray", "local", "--log", text, folder=tmp_path)
+        assert result.code == 2
+        assert result.error == "regard: --ray takes no --dry-run, --log or --exact; leave them out\n"
+    assert [*tmp_path.iterdir()] == []
+    assert "Not with --ray" in shared_commands()("train", "--help").out.decode()
 
 
 def test_what_is_no_writer_is_refused() -> None:

@@ -14,7 +14,8 @@ from regard.errors import RecipeError
 LONGEST_SOURCE = 80  # characters of a source that the suggested command repeats
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
 LOG = typer.Option(
-    metavar="NAME=PLACE", help="Record the course: tensorboard=FOLDER, wandb=PROJECT or mlflow=FOLDER; may be repeated."
+    metavar="NAME=PLACE",
+    help="Record the course: tensorboard=FOLDER, wandb=PROJECT or mlflow=FOLDER; may be repeated. Not with --ray.",
 )
 DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
 RESUME = typer.Option(
