@@ -73,6 +73,28 @@ def test_it_trains_as_the_pairs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (need.problem, need.lines) == ("", len(WORDS))
 
 
+def test_datasets_of_the_package_are_read_saved_and_as_objects(tmp_path: Path) -> None:
+    package = pytest.importorskip("datasets")
+    features = package.Features(
+        {
+            "from": package.Value("string"),
+            "both": {language: package.Value("string") for language in ("en", "de")},
+            "label": package.ClassLabel(names=["bad", "good"]),
+        }
+    )
+    labels = [number % 2 for number in range(len(WORDS))]
+    content = {"from": WORDS, "both": COLUMNS["both"], "label": labels}
+    dataset = package.Dataset.from_dict(content, features=features)
+    dataset.save_to_disk(str(tmp_path / "saved"), num_shards=3)
+    package.DatasetDict({"train": dataset, "test": dataset.select([2, 1])}).save_to_disk(str(tmp_path / "splits"))
+    columns = ["both.de", "label"]
+    expected = [(word.upper(), ("bad", "good")[label]) for word, label in zip(WORDS, labels, strict=True)]
+    assert texts(f"datasets:{tmp_path}/saved", *columns) == expected
+    assert texts(f"datasets:{tmp_path}/splits/test", *columns) == [expected[2], expected[1]]
+    given = records.given(dataset, columns, ["source", "target"], records.PAIRS)
+    assert list(given.all_fields()) == expected
+
+
 class Dataset:
     """Has what `datasets.Dataset` has."""
 

@@ -2,10 +2,11 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from regard import load, train
 from regard import recipe as recipes
@@ -59,6 +60,23 @@ def test_a_word_of_a_table_is_the_mean_of_its_pieces(tmp_path):
     assert torch.allclose(torch.tensor(found.rows["goo"]), expected)
     assert torch.equal(torch.tensor(found.rows["bad"]), table.half().float()[names["bad"]])
     assert found.width == 3
+
+
+def test_the_table_of_wordllama_gives_its_own_vectors(tmp_path, capsys):
+    package = pytest.importorskip("wordllama")
+    pytest.importorskip("tokenizers")
+    folder = Path(package.__file__).parent
+    table = folder / "weights/l2_supercat_256.safetensors"
+    tokenizer = folder / "tokenizers/l2_supercat_tokenizer_config.json"
+    matrix = load_file(table)["embedding.weight"]
+    assert matrix.shape == (32_000, 256)
+    files = f"model.embedding_from={table},{tokenizer}"
+    run = train("moods", *SMALL, files, "model.embedding=256", runs=tmp_path)
+    words = load(run).task.source
+    assert f"has vectors for {words.size - 4} of the {words.size - 4} tokens of encoder" in capsys.readouterr().err
+    inference = package.WordLlamaInference(matrix.numpy(), package.WordLlama.load_tokenizer(tokenizer))
+    own = inference.embed([words.piece(token) for token in range(4, words.size)])
+    torch.testing.assert_close(load(run).model.encoder.words.weight[4:], torch.from_numpy(own))
 
 
 def test_bad_vectors_get_a_sentence_and_nothing_is_written(tmp_path):
