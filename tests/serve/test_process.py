@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -22,7 +22,10 @@ from servers import TABLE, Process, golden, inputs_of, process
 from regard.data.corpora.shapes import render as render_shapes
 from regard.data.corpora.tones import render as render_tones
 from regard.predict import Predictor
-from regard.serve.server import SIGNALS, hear_signals
+from regard.serve.guard import Guard
+from regard.serve.limits import Bounds
+from regard.serve.metrics import Metrics
+from regard.serve.server import SIGNALS, hear_signals, http_server
 
 ROOT = Path(__file__).parent.parent.parent
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -191,6 +194,51 @@ def test_slow_bodies_slow_headers_and_slow_drains_are_ended() -> None:
         started.kill()
         started.wait(20)
         started.stdout.close()
+
+
+def test_a_large_answer_is_held_back_while_its_client_does_not_read_and_then_given_up() -> None:
+    """One client reads all of it; the other stops after its head, and gets less than all when it reads on too late."""
+    content = os.urandom(1_000_000) * 20  # more than the system holds of it for the server
+
+    async def answer(scope: object, receive: object, send: Callable[[object], Awaitable[None]]) -> None:
+        length = (b"content-length", str(len(content)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": content})
+
+    @contextlib.asynccontextmanager
+    async def visit(port: int) -> AsyncIterator[asyncio.StreamReader]:
+        """A connection that has read the head of the answer; the system holds little of the rest for it."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.connect(("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=connection)
+        try:
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            yield reader
+        finally:
+            writer.close()
+
+    async def serve() -> None:
+        bounds = Bounds(deadline=1.0)
+        guard = Guard(answer, Metrics(), bounds, token="", hosts=None, paths=set())
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server, port = http_server(guard, bounds), listener.getsockname()[1]
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                async with asyncio.timeout(60), visit(port) as reader:
+                    assert await reader.read(-1) == content
+                async with asyncio.timeout(60), visit(port) as reader:
+                    await asyncio.sleep(0.3)
+                    assert guard.in_flight == 1
+                    while guard.in_flight:
+                        await asyncio.sleep(0.02)
+                    assert len(await reader.read(-1)) < len(content)
+            finally:
+                server.should_exit = True
+                await serving
+
+    asyncio.run(serve())
 
 
 def test_the_work_of_clients_that_go_away_is_not_done(server: Process) -> None:
