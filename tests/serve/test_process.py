@@ -378,17 +378,20 @@ def test_the_client_of_the_docs_runs(server: Process, capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_the_container_is_built_from_wheels_alone() -> None:
-    lines = [
-        line.split(maxsplit=1) for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines() if line[:1].isupper()
-    ]
-    assert [name for name, _ in lines] == ["FROM", "COPY", "RUN", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"]
-    (install,) = [content for name, content in lines if "pip install" in content]
-    assert "--no-index --find-links=/wheels" in install
-    entry = json.loads(lines[-1][1])
-    assert entry[:2] == ["regard", "serve"]
-    assert entry[entry.index("--host") + 1] == "0.0.0.0"  # so a token is needed
-    assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!wheels"]
+def test_the_health_check_of_the_container_asks_whether_the_server_is_ready(server: Process) -> None:
+    (content,) = re.findall(r"^HEALTHCHECK CMD (.*)$", (ROOT / "Dockerfile").read_text("utf-8"), re.M)
+    python, option, code = json.loads(content)
+    assert (python, option) == ("python", "-c")
+    for port, is_healthy in ((server.port, True), (free_port(), False)):
+        check = [sys.executable, option, code.replace("8000", str(port))]
+        asked = subprocess.run(check, capture_output=True, timeout=60)
+        assert (asked.returncode == 0) is is_healthy, asked.stderr
+
+
+def free_port() -> int:
+    """A port of loopback on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
