@@ -35,8 +35,11 @@ def write_wheel(name: str, folder: Path) -> None:
         wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 
-def test_only_the_folder_of_wheels_is_copied() -> None:
-    assert [content for name, content in instructions() if name in ("COPY", "ADD")] == ["wheels /wheels"]
+def test_only_the_folder_of_wheels_is_copied_and_the_server_is_not_run_by_root() -> None:
+    names, contents = zip(*instructions(), strict=True)
+    assert names == ("FROM", "COPY", "RUN", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT")
+    assert contents[names.index("COPY")] == "wheels /wheels"
+    assert contents[names.index("USER")] == "regard"
     assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!wheels"]
     assert f"python -m pip wheel '.[{','.join(EXTRAS)}]' -w wheels" in (ROOT / "docs/serve.md").read_text("utf-8")
 
