@@ -69,7 +69,7 @@ browser:  # the tests of HTML maps look at them in chromium
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  echo "Installing chromium, which the tests of HTML maps use; once." && \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
-	  echo "No chromium here and none could be installed: the tests of HTML maps that need it are skipped."
+	  echo "No chromium here and none could be installed: the tests that need it are skipped, or fail if CI=true."
 
 figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py

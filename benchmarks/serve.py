@@ -2,11 +2,11 @@
 
 `python benchmarks/serve.py RUN` starts a server for the run, sends requests to it, and prints:
 
-- throughput and times of 1 client and of `--clients`, each for `--seconds`, and their ratio;
+- throughput and times of 1 client and of `--clients`, each for `--seconds`, their ratio, and the memory then;
 - what clients get that ask for `--over` times as much as the queue holds: only 200, 429 and 503 with Retry-After;
 - with `--mixed SECONDS`, the memory of the server during a mixture of good, hostile and cancelled requests.
 
-A failure, such as an unexpected status, ends it with exit code 1.
+A failure, such as an unexpected status or memory that grows by more than a tenth, ends it with exit code 1.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from typing import NamedTuple
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
 LONGEST_START = 120.0  # seconds
 ALLOWED = {200, 429, 503}
+MOST_GROWTH = 1.1  # memory after a load, as a multiple of that before
 
 
 class Reply(NamedTuple):
@@ -221,7 +222,7 @@ async def measure(arguments: argparse.Namespace) -> bool:
         await asyncio.sleep(1)
         after = memory(pid)
         print(f"     ratio {ratio:.1f}, memory {before:.0f} MB before, {after:.0f} MB after")
-        good = set(many.statuses) == {200} and ratio >= 3
+        good = set(many.statuses) == {200} and ratio >= 3 and after <= MOST_GROWTH * before
     async with server(arguments.run, "--queue", str(arguments.clients)) as (port, _):
         over = await load(port, "run", arguments.over * arguments.clients, arguments.seconds)
         print(f"{over}, with a queue of {arguments.clients}")
@@ -235,7 +236,7 @@ async def measure(arguments: argparse.Namespace) -> bool:
             memories = ", ".join(f"{each:.0f}" for each in samples)
             print(f"     mixed load for {arguments.mixed:g} s, {told}, MB: {memories}")
             third = len(samples) // 3
-            good &= statistics.mean(samples[-third:]) <= 1.1 * statistics.mean(samples[:third])
+            good &= statistics.mean(samples[-third:]) <= MOST_GROWTH * statistics.mean(samples[:third])
     return good
 
 

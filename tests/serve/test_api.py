@@ -220,6 +220,16 @@ def test_after_interventions_the_model_is_as_before(local) -> None:
         ({"inputs": ["a"], "interventions": "erase 3"}, 422, "give a list of texts"),
         ({"inputs": ["a"], "interventions": ["erase 1"] * 17}, 413, "17 interventions, at most 16"),
         ({"inputs": ["a"], "interventions": ["erase " + "x" * 5000]}, 413, "an intervention has 5,006 characters"),
+        (
+            {"inputs": ["a"], "interventions": ["feed " + "x" * 5000]},
+            413,
+            "an intervention has 5,005 characters, at most 2,000",
+        ),
+        (
+            {"inputs": ["a"], "beam": 50, "interventions": ["feed " + "x" * 1000]},
+            413,
+            "1,001 characters x 50 beams or outputs, at most 32,000",
+        ),
         ({"inputs": ["a", "b"], "interventions": ["erase 1"]}, 422, "one input and one output"),
         ({"inputs": ["a"], "n_best": 2, "interventions": ["erase 1"]}, 422, "one input and one output"),
     ],
@@ -430,6 +440,23 @@ def test_hostile_questions_are_refused(local, content: dict[str, Any], status: i
             {"inputs": ["zqxjkvw" * 280], "interventions": ["erase 1"], "search": {"max_ratio": 3}},
             "at most 20,000,000",
         ),
+        (
+            {"inputs": ["a"], "interventions": ["feed " + "zqxjkvw" * 280], "search": {"max_ratio": 3}},
+            "all maps of the request may have .* at most 20,000,000",
+        ),
+        (
+            {
+                "inputs": ["a"],
+                "interventions": ["feed " + "zqxjkvw" * 90],
+                "beam": 50,
+                "search": {"max_ratio": 10, "max_extra": 1000},
+            },
+            "the beams or outputs of the search may have .* at most 12,000,000",
+        ),
+        (
+            {"inputs": ["a"], "interventions": ["feed " + "zqxjkvw" * 280], "all_maps": True},
+            "the maps of the answer have 3,[0-9,]+ weights, at most 1,000,000",
+        ),
     ],
 )
 def test_maps_that_take_too_much_memory_are_refused_before_any_work(local, settings, sentence: str) -> None:
@@ -448,6 +475,8 @@ def test_maps_that_take_too_much_memory_are_refused_before_any_work(local, setti
         {"inputs": ["14 juillet 1989"] * 64, "beam": 5, "view": True, "search": {"max_ratio": 10, "max_extra": 50}},
         {"inputs": ["x y z " * 333]},
         {"inputs": ["x y z " * 150], "beam": 10, "maps": True},
+        {"inputs": ["x y z " * 60], "interventions": ["feed " + "a b c " * 60]},
+        {"inputs": ["zqxjkvw" * 140], "interventions": ['feed "a"'], "all_maps": True},
     ],
 )
 def test_ordinary_questions_are_within_the_bounds(local, settings: dict[str, Any]) -> None:

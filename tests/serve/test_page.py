@@ -390,7 +390,10 @@ def test_hostile_texts_are_shown_literally_and_run_nothing(page: Any) -> None:
         assert len(text) == 2_000 or re.search("on(error|mouseover)", labels)
 
 
-@pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], indirect=True)
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.mark.parametrize("page", [PHONE], indirect=True)
 def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:
     ask(page, "bahdanau", TEXT)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -399,8 +402,46 @@ def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:
         assert box is None or box["height"] >= 36
 
 
+@pytest.mark.parametrize("page", [PHONE], indirect=True)
+@pytest.mark.parametrize("run", ["pictures", "recordings"])
+def test_a_caption_and_a_transcript_are_made_and_changed_by_touch(page: Any, tmp_path: Path, run: str) -> None:
+    name, _, make = MEDIA[run]
+    (tmp_path / name).write_bytes(make())
+    page.select_option("#run", run)  # a phone draws the list itself
+    with page.expect_file_chooser() as choosing:
+        page.tap("#drop")
+    choosing.value.set_files(tmp_path / name)
+    answered(page)
+    before = page.text_content("#output")
+    assert page.locator("#map .choice button").first.text_content() == VIEWS[run]
+    hint = readout(page)
+    page.locator("#map .picture [data-row='1']").first.tap()
+    word = readout(page)
+    assert word != hint
+    canvas = page.locator("#map .picture canvas").first
+    canvas.tap(position={"x": 20, "y": 20})
+    assert readout(page) not in (hint, word)
+    for action in ("Erase", "Let", "Silence"):
+        assert page.locator("#actions button", has_text=action).bounding_box()["height"] >= 36
+    page.locator("#actions button", has_text="Erase").tap()
+    page.wait_for_selector("#chosen li")
+    answered(page)
+    assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["before", "after"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.tap("#chosen button")
+    page.wait_for_selector("#chosen:not(:has(li))", state="attached")
+    answered(page)
+    assert page.text_content("#output") == before
+    slider = page.locator("#map .transport input")
+    tokens = int(slider.get_attribute("max"))
+    slider.fill(str(tokens - 1))
+    page.tap("#map .play")  # writes the last token
+    page.locator("#map .count", has_text=f"{tokens} / {tokens}").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def tab_to(page: Any, selector: str) -> None:
-    """Press Tab until an element has the focus."""
+    """Press Tab until an element has the focus; after the last element comes the first."""
     for _ in range(80):
         page.keyboard.press("Tab")
         if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
@@ -431,12 +472,40 @@ def test_dark_and_keyboard_only(page: Any) -> None:
     page.wait_for_selector("#chosen li")
     answered(page)
     assert before in page.text_content("#score")
-    page.focus("#text")
     tab_to(page, "#chosen button")
     page.keyboard.press("Enter")
     page.wait_for_selector("#chosen:not(:has(li))", state="attached")
     answered(page)
     assert page.text_content("#output") == before
+
+
+def test_keys_alone_choose_a_run_ask_read_the_map_switch_the_head_and_save(page: Any) -> None:
+    tab_to(page, "#run")
+    for _ in range(page.locator("#run option").count()):
+        if page.input_value("#run") != "transformer":
+            page.keyboard.press("ArrowDown")
+    tab_to(page, "#text")
+    page.keyboard.type(TEXT)
+    page.keyboard.press("Enter")
+    answered(page)
+    assert page.text_content("#output")
+    tab_to(page, "#map .picture")
+    hint = readout(page)
+    page.keyboard.press("ArrowDown")
+    first = readout(page)
+    page.keyboard.press("ArrowRight")
+    assert len({hint, first, readout(page)}) == 3
+    weights = page.text_content("#map .stage table")
+    tab_to(page, "#map select[aria-label=Head]")
+    for _ in range(page.locator("#map select[aria-label=Head] option").count()):
+        if page.input_value("#map select[aria-label=Head]") != "head 2":
+            page.keyboard.press("ArrowDown")
+    assert page.input_value("#map select[aria-label=Head]") == "head 2"
+    assert page.text_content("#map .stage table") != weights
+    tab_to(page, "#map .save button[value=svg]")
+    with page.expect_download() as waiting:
+        page.keyboard.press("Enter")
+    assert Path(waiting.value.path()).read_bytes().startswith(b"<svg")
 
 
 @pytest.mark.parametrize("page", [{"reduced_motion": "reduce"}], indirect=True)

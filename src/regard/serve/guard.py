@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
 from typing import Any
 
 from regard.serve.answers import to_json
@@ -32,6 +32,7 @@ HEADERS = {
 }
 OPEN = ("/health", "/ready")  # what anybody may ask: they tell nothing but that the server is there
 PROTECTED = ("/v1/", "/metrics")  # what needs the token; the page itself is public, and asks for it
+PART = 65_536  # bytes of a body that are sent at once; the next are sent when the client has read most of them
 UNKNOWN = "other"  # the path of requests to no endpoint, in metrics
 
 
@@ -70,8 +71,9 @@ class Guard:
                 if self.draining or not is_read:  # the rest of a body that is refused is not waited for
                     added.append((b"connection", b"close"))
                 message = {**message, "headers": [*message["headers"], *added]}
-            async with asyncio.timeout(self.bounds.deadline):  # of a client that does not read
-                await send(message)
+            for part in parts_of(message):
+                async with asyncio.timeout(self.bounds.deadline):  # of a client that does not read
+                    await send(part)
 
         self.in_flight += 1
         try:
@@ -110,6 +112,17 @@ class Guard:
         """Whether a header holds the token; in a time that does not depend on how much of it is right."""
         kind, _, token = given.partition(" ")
         return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
+
+
+def parts_of(message: Message) -> Iterator[Message]:
+    """The messages that are sent for one: several for a large body, so that flow control can hold back its rest."""
+    body, more = message.get("body", b""), message.get("more_body", False)
+    if len(body) <= PART:
+        yield message
+        return
+    for start in range(0, len(body), PART):
+        end = start + PART
+        yield {**message, "body": body[start:end], "more_body": more or end < len(body)}
 
 
 async def refuse(refused: RefusedError, send: Send) -> None:

@@ -93,11 +93,13 @@ def accept_upload(task: AnyTask, content: bytes, kind: str, bounds: Bounds) -> l
     return [task.accept(audio.decode(content, UPLOAD, limits), UPLOAD)]
 
 
-def check_interventions(task: AnyTask, texts: Sequence[str], bounds: Bounds) -> None:
-    """Refuse short texts that are no interventions; a source to be fed is an input, so it may not name a file."""
-    for change in interventions.read(texts):
-        if isinstance(change, Feed) and isinstance(change.source, str):
-            accept_value(task, change.source, "the source to feed", bounds)
+def accept_interventions(task: AnyTask, texts: Sequence[str], bounds: Bounds) -> list[str]:
+    """The sources that interventions feed; refuses short texts that are none.
+
+    A source to be fed is an input: it is as short as one, and names no file.
+    """
+    fed = [change.source for change in interventions.read(texts) if isinstance(change, Feed)]
+    return [accept_value(task, source, "the source to feed", bounds) for source in fed]
 
 
 def check_values(series: list[Series], bounds: Bounds) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from regard.errors import UnknownNameError, did_you_mean, shown
 from regard.predict import Predictor
 from regard.recipe import Search
-from regard.serve.inputs import UPLOADS, accept_value, check_interventions
+from regard.serve.inputs import UPLOADS, accept_interventions, accept_value
 from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
 from regard.serve.weights import NONE, Weights, sizes_of, weights_of
 
@@ -39,7 +39,7 @@ class Question:
     inputs: Sequence[str]
     options: Options
     settings: Search
-    work: int  # characters or positions of its inputs x the rows of a search
+    work: int  # characters or positions of its inputs and of a fed source x the rows of a search
     weights: Weights = NONE  # that it takes at most
 
     @property
@@ -174,23 +174,24 @@ def values_of(given: Mapping[str, Any], bounds: Bounds) -> list[Any]:
 def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, bounds: Bounds) -> Question:
     """A question to a run; RecipeError if a setting does not fit the run, RefusedError if it is too much work."""
     settings = predictor.search_settings(options.changes, None)
-    if options.interventions:
-        if len(inputs) != 1 or options.n_best != 1:
-            raise RefusedError(422, "interventions are for one input and one output (n_best = 1); send one at a time")
-        check_interventions(predictor.task, options.interventions, bounds)
+    if options.interventions and (len(inputs) != 1 or options.n_best != 1):
+        raise RefusedError(422, "interventions are for one input and one output (n_best = 1); send one at a time")
+    fed = accept_interventions(predictor.task, options.interventions, bounds)
+    read = [*inputs, *fed]  # all sources that the model reads
     rows = max(settings.beam, options.n_best)
     if (noun := predictor.task.noun_of_input) not in UPLOADS:
-        check_work(sum(map(len, inputs)), "characters", rows, bounds)  # before they are split into tokens
-    sizes = sizes_of(predictor.task, inputs, settings)
-    work = sum(map(len, inputs)) if noun not in UPLOADS else sum(part.source for parts in sizes for part in parts)
+        check_work(sum(map(len, read)), "characters", rows, bounds)  # before they are split into tokens
+    sizes = sizes_of(predictor.task, read, settings)
+    work = sum(map(len, read)) if noun not in UPLOADS else sum(part.source for parts in sizes for part in parts)
     check_work(work, "positions", rows, bounds)
     found = weights_of(predictor, sizes, settings, options.n_best)
     needs_all = options.all_maps or bool(options.interventions)
     check_weights("the beams or outputs of the search", found.searched, bounds.searched)
     if needs_all:
         check_weights("all maps of the request", found.recorded, bounds.recorded)
-    if options.all_maps and found.certain > bounds.cells:
-        raise too_many_cells(found.certain, bounds)
+    sent = weights_of(predictor, sizes[len(inputs) :] or sizes, settings, options.n_best)  # maps after interventions
+    if options.all_maps and sent.certain > bounds.cells:
+        raise too_many_cells(sent.certain, bounds)
     records = needs_all or (options.view and found.recorded <= bounds.recorded)
     return Question(inputs, options, settings, work * rows, found if records else found._replace(recorded=0))
 

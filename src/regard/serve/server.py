@@ -60,7 +60,7 @@ def _listening(address: Address) -> Iterator[socket.socket]:
 
 async def _serve(service: Service, guard: Guard, listener: socket.socket, say: Callable[[str], None]) -> None:
     """Answer requests until a signal comes, then those that were accepted, within the bound; then end."""
-    server = _server(guard, service.bounds)
+    server = http_server(guard, service.bounds)
     signals = hear_signals()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     lanes = [*service.lanes.values()]
@@ -121,7 +121,7 @@ async def _drain(service: Service, guard: Guard, signals: "asyncio.Queue[int]") 
         await asyncio.sleep(TICK)
 
 
-def _server(guard: Guard, bounds: Bounds) -> Any:
+def http_server(guard: Guard, bounds: Bounds) -> Any:
     """The HTTP server, which leaves signals to `_serve`."""
     import uvicorn
 
