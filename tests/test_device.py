@@ -370,6 +370,14 @@ import regard.device
     return line.split("]")[-1].strip()
 
 
+def test_the_load_is_not_measured_if_torch_is_loaded_already(monkeypatch):
+    monkeypatch.setattr(regard, "_others_compute", lambda: pytest.fail("the load was measured"))
+    for name in regard._WAIT_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    regard._choose_wait_policy()
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+
 def test_a_busy_process_is_noticed():
     """Within a second."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])

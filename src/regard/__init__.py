@@ -11,6 +11,7 @@ swept = regard.sweep("dates", "train.seed=[1,2,3]")     # -> Comparison of all c
 """
 
 import os
+import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -42,9 +43,11 @@ def _choose_wait_policy() -> None:
     Threads that wait for each other spin, which is fastest on an idle machine. Beside a busy process they spend their
     share of a core on it while the one they wait for has none, and training is many times slower; threads that sleep
     lose little then. The choice changes no result. OpenMP reads it once, when torch is loaded: therefore here, the one
-    work that is done at import. If torch was imported before regard it has no effect.
+    work that is done at import. If torch was imported before regard it would have no effect, and is left out.
     """
-    if not any(name in os.environ for name in _WAIT_SETTINGS) and _others_compute():
+    if "torch" in sys.modules or any(name in os.environ for name in _WAIT_SETTINGS):
+        return
+    if _others_compute():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 

@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -485,7 +486,7 @@ class Words(NamedTuple):
     """The words of an axis, and for each of its pieces the index of the word it belongs to."""
 
     labels: tuple[str, ...]
-    home: list[int]
+    home: tuple[int, ...]
 
     def ends(self) -> tuple[int, ...]:
         """The number of the last piece of each word, counted from 1; nothing if each word is one piece."""
@@ -493,10 +494,11 @@ class Words(NamedTuple):
         return tuple(last.values()) if len(last) < len(self.home) else ()
 
 
+@lru_cache(maxsize=8)  # the maps of all layers and heads have the same axes
 def words_of(pieces: tuple[str, ...]) -> Words:
     """Group the pieces of an axis into words; if no piece marks the beginning of a word, each piece is one."""
     if not any("▁" in piece for piece in pieces):
-        return Words(pieces, list(range(len(pieces))))
+        return Words(pieces, tuple(range(len(pieces))))
     words: list[str] = []
     home: list[int] = []
     for piece in pieces:
@@ -505,4 +507,4 @@ def words_of(pieces: tuple[str, ...]) -> Words:
             words.append("")
         words[-1] += piece
         home.append(len(words) - 1)
-    return Words(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
+    return Words(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), tuple(home))

@@ -155,9 +155,54 @@ SCOPE_EQUATIONS = {
     "global": all_allowed,
     "local_m": local_m,
     "local_p": local_p,
-    "coverage": all_allowed,  # at the first step; later steps are in the laws of decoders
+    "coverage": all_allowed,  # at the first step; later steps are in `weights_with_past`
     "location_aware": all_allowed,
 }
+
+
+def coverage(past: Matrix, key: int, parameters: Parameters) -> Vector:
+    """Tu et al. 2016: the sum of the weights that the key got so far."""
+    return [sum(row[key] for row in past)]
+
+
+def location_aware(past: Matrix, key: int, parameters: Parameters) -> Vector:
+    """Chorowski et al. 2015: every filter over the last weights of the keys around this one; 0 outside the source."""
+    last = past[-1] if past else []
+    near = [last[at] if 0 <= at < len(last) else 0.0 for at in range(key - WINDOW, key + WINDOW + 1)]
+    return product_of([taps for [taps] in parameters["filters.weight"]], near)
+
+
+PAST_EQUATIONS = {"coverage": coverage, "location_aware": location_aware}
+
+
+def shifted_additive(query: Vector, key: Vector, shift: Vector, parameters: Parameters) -> float:
+    """e = v . tanh(W s + V h + b + shift)."""
+    bias = [b + move for b, move in zip(parameters["key.bias"], shift, strict=True)]
+    return additive(query, key, 0, parameters | {"key.bias": bias})
+
+
+def shifted_dot(query: Vector, key: Vector, shift: Vector, parameters: Parameters) -> float:
+    return dot(query, [k + move for k, move in zip(key, shift, strict=True)], 0, parameters)
+
+
+SHIFTED_SCORE_EQUATIONS = {"additive": shifted_additive, "dot": shifted_dot}
+
+
+def weights_with_past(
+    variant: Variant, parameters: Parameters, queries: Matrix, keys: Matrix, mask: list[bool]
+) -> Matrix:
+    """Softmax weights of all steps of one sentence; every step reads those of the steps before."""
+    of_score = {name.removeprefix("score."): value for name, value in parameters.items() if name.startswith("score.")}
+    visible = [key for key, is_visible in enumerate(mask) if is_visible]
+    rows: Matrix = []
+    for query in queries:
+        scores = []
+        for key in visible:
+            shift = product_of(parameters["move.weight"], PAST_EQUATIONS[variant.scope](rows, key, parameters))
+            scores.append(SHIFTED_SCORE_EQUATIONS[variant.score](query, keys[key], shift, of_score))
+        weights = dict(zip(visible, softmax(scores), strict=True))
+        rows.append([weights.get(key, 0.0) for key in range(len(keys))])
+    return rows
 
 
 def attention_by_equations(

@@ -320,12 +320,28 @@ def test_recording_changes_no_bit(setting: Setting) -> None:
     model, windows = make_forecaster(setting), make_windows(setting.likelihood)
     outputs, paths = model(windows), model.sample(windows, make_uniforms(model))
     expected = trained_once(model, windows)
-    with record(model):
-        same(model(windows), outputs)
-        same(model.sample(windows, make_uniforms(model)), paths)
-        found = trained_once(model, windows)
-    for name in expected:
-        same(found[name], expected[name])
+    names, heads, rows = [*sites(model)], [setting.case.variant.heads], range(1, SHAPE.steps, 2)
+    for settings in ({}, {"heads": heads, "rows": rows}, {"layers": names[-1:]}):
+        with record(model, **settings) as recording:
+            same(model(windows), outputs)
+            same(model.sample(windows, make_uniforms(model)), paths)
+            found = trained_once(model, windows)
+        for name in expected:
+            same(found[name], expected[name])
+        assert set(recording.sites) == set(settings.get("layers", names))
+
+
+@every_attending_forecaster
+def test_a_recorded_part_is_that_of_the_whole_recording(setting: Setting) -> None:
+    model, windows = make_forecaster(setting), make_windows(setting.likelihood)
+    head, rows = setting.case.variant.heads, range(1, SHAPE.steps, 2)
+    with record(model) as whole, record(model, layers=[*sites(model)][-1:], heads=[head], rows=rows) as part:
+        model(windows)
+    [(name, weights)] = part.weights.items()
+    assert part.row_numbers(name) == tuple(rows)
+    expected = whole.weights[name][..., rows, :]
+    has_heads = setting.case.decoder == "transformer" or head > 1
+    near(weights, expected[..., [head - 1], :, :] if has_heads else expected, 1e-12)
 
 
 # Units

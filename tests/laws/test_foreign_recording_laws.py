@@ -1,6 +1,8 @@
 """Recording of torch's own attention: it changes no bit, leaves fast paths on, and gives the exact weights."""
 
 import copy
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -428,3 +430,25 @@ def test_a_function_that_is_compiled_in_the_block_gives_the_same_result_and_no_w
     with pytest.raises(RecipeError, match=r"run the model inside the block.*if not compiled"):
         recording.map("")
     torch._dynamo.reset()
+
+
+def test_a_first_page_imports_only_what_it_needs(tmp_path):
+    """No part of regard that builds, trains or loads models, and no package that draws or reads anything."""
+    script = f"""
+import sys, torch, regard
+before = set(sys.modules)
+attention = torch.nn.MultiheadAttention(4, 2)
+states = torch.ones(3, 4)
+with torch.no_grad(), regard.record(attention) as recording:
+    attention(states, states, states)
+recording.maps().save({str(tmp_path / "maps.html")!r})
+print(*set(sys.modules) - before)
+"""
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    modules = set(output.split())
+    packages = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+    assert packages <= {"regard", "jaxtyping", "numpy", "rich"}
+    assert "rich.console" not in modules  # of `rich`, only the widths of letters
+    parts = {".".join(name.split(".")[:2]) for name in modules if name.startswith("regard.")}
+    needed = {"attention", "errors", "kernels", "maps", "plugins", "recipe", "show", "specials", "storage", "types"}
+    assert parts <= {f"regard.{part}" for part in (*needed, "visible")}

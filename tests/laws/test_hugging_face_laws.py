@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -253,12 +253,14 @@ def test_generated_tokens_are_the_same(family, way):
         return found.sequences, torch.stack(found.scores)
 
     tokens, scores = generate()
-    for settings in SUBSETS:
+    last = [name for name, place in record_all(model, FAMILIES[family].inputs).sites.items() if place.layer == LAYERS]
+    for settings in (*SUBSETS, {"layers": last}, {"layers": last, "heads": [2], "rows": [1]}):
         with record(model, **settings) as recording:
             again, again_scores = generate()
         same(again, tokens)
         same(again_scores, scores)
-        assert set(recording.sites.values()) == {(site, layer) for site in FAMILIES[family].sites for layer in (1, 2)}
+        layers = [LAYERS] if "layers" in settings else [1, LAYERS]
+        assert set(recording.sites.values()) == {(site, layer) for site in FAMILIES[family].sites for layer in layers}
 
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.generates])
@@ -345,11 +347,53 @@ def test_a_search_under_an_intervention_scores_as_one_pass_over_its_output_does(
         near(output_of(model, forced)[:, -logits.shape[1] :], logits, 1e-4)
 
 
-def test_maps_of_a_beam_search_are_refused_with_a_sentence():
-    model = make("gpt2")
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.generates])
+def test_a_forced_pass_over_the_output_of_a_beam_search_has_the_maps_of_the_winning_hypothesis(family):
+    """As the library itself returns them for every beam and step, with the indices of the winner's beams."""
+    model = make(family)
+    row = int(family == "whisper")  # one without padding, whose winner changes its place among the beams
+    inputs = {name: value[[row]] for name, value in FAMILIES[family].inputs.items() if name != "decoder_input_ids"}
+    beams = {"num_beams": 4, "do_sample": False, "max_new_tokens": 6, "return_dict_in_generate": True}
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    # Whisper's own `generate` returns the attentions of one beam only
+    found = transformers.GenerationMixin.generate(eager, **inputs, **beams, output_attentions=True)
+    output = model.generate(**inputs, **beams).sequences
+    same(output, found.sequences)
+    own = "decoder_input_ids" in FAMILIES[family].inputs
+    with torch.no_grad(), record(model) as forced:
+        model(**inputs, decoder_input_ids=output[:, :-1]) if own else model(output[:, :-1])
+    steps = {CROSS: found.cross_attentions, DECODER_SELF: found.decoder_attentions} if own else {}
+    steps |= {} if own else {DECODER_SELF: found.attentions}
+    places = found.beam_indices[0][found.beam_indices[0] >= 0].tolist()
+    assert len(set(places)) > 1
+    for site, calls in steps.items():
+        for layer in range(LAYERS):
+            winner = [calls[step][layer][place][:, -1] for step, place in enumerate(places)]  # (heads, keys) of steps
+            for weights, expected in zip(forced_rows(forced, site, layer + 1, len(places)), winner, strict=True):
+                near(weights[:, : expected.shape[-1]], expected, 1e-5)
+                assert not weights[:, expected.shape[-1] :].any()
+
+
+def forced_rows(recording: Recording, site: str, layer: int, count: int) -> Iterable[Tensor]:
+    """The last so many rows of the maps of one layer, each with an axis of heads."""
+    maps = next(own for own in recording.maps().layers if (own.site, own.layer) == (site, layer))
+    return maps.weights[:, -count:].unbind(1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_maps_of_a_beam_search_are_refused_with_a_sentence(family):
+    model = make(family)
+    inputs = {name: value for name, value in FAMILIES[family].inputs.items() if name != "decoder_input_ids"}
     with record(model) as recording:
-        model.generate(**LEFT, num_beams=3, do_sample=False, max_new_tokens=4)
-    with pytest.raises(RecipeError, match=r"attn ran in a beam search, whose rows are beams that change places"):
+        model.generate(**inputs, num_beams=3, do_sample=False, max_new_tokens=4)
+    sentence = (
+        "attn ran in a beam search, whose rows are beams that change places, so that its maps are not those of the "
+        "output; generate first, then run the winning sequence through the model once in a block of regard.record, and "
+        "take the maps of this pass: model(**inputs, decoder_input_ids=output[:, :-1]), or model(output[:, :-1]) of a "
+        "model without an encoder"
+    )
+    with pytest.raises(RecipeError, match=re.escape(sentence)):
         recording.maps()
 
 
@@ -424,5 +468,5 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     for block in blocks:
         assert len([line for line in block.split("\n") if line.strip() and "import" not in line]) <= 10
         exec(block, {"__name__": "page"})
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert "[CLS]" in (tmp_path / "minilm.html").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from equations import PAST_EQUATIONS, SHIFTED_SCORE_EQUATIONS, weights_with_past
 from setups import LIMITS, case_of, make_setup, setups
 from small import (
     ATTENDING,
@@ -28,6 +29,7 @@ from small import (
     make_recipe,
     make_sources,
     near,
+    recurrent_cases,
     same,
     transformer,
 )
@@ -36,7 +38,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention.gates import GATES
 from regard.attention.record import Labels, Recording, record
-from regard.attention.scopes import Scope
+from regard.attention.scopes import SCOPES, Scope
 from regard.decoders import ORDERS
 from regard.errors import RecipeError
 from regard.kernels.choose import is_observed, pause_observers
@@ -198,6 +200,34 @@ def weigh_in_float64(found: list[Tensor], scope: Scope, inputs: tuple, named: di
             start=named.get("start", 0),
         )
     )
+
+
+WITH_PAST = [case for case in recurrent_cases() if SCOPES[case.variant.scope].uses_past]
+
+
+@pytest.mark.parametrize("case", WITH_PAST, ids=str)
+def test_recorded_weights_that_use_the_past_are_those_of_the_equations(case):
+    model, tokens = make_model(case, dtype=torch.float32), make_tokens()
+    scope = model.get_submodule(NAME)
+    queries: list[Tensor] = []
+    scope.register_forward_hook(lambda module, inputs, result: queries.append(inputs[0]))
+    with record(model) as whole, record(model, heads=[1], rows=ROWS) as part, torch.no_grad():
+        memory = model.encoder(make_sources(*LENGTHS))
+        model.decoder(tokens, memory)
+    parameters = {name: value.double().tolist() for name, value in scope.named_parameters()}
+    sentences = (torch.cat(queries, -2).flatten(1, -2), memory.states, memory.mask)
+    expected = [
+        weights_with_past(case.variant, parameters, *(tensor.tolist() for tensor in sentence))
+        for sentence in zip(*sentences, strict=True)
+    ]
+    exact = torch.tensor(expected, dtype=torch.float64).unsqueeze(1)
+    near(whole.weights[NAME].double(), exact, 1e-5)
+    near(part.weights[NAME].double(), exact[..., ROWS, :], 1e-5)
+
+
+def test_every_scope_with_a_past_has_an_equation():
+    assert {case.variant.scope for case in WITH_PAST} == PAST_EQUATIONS.keys()
+    assert {case.variant.score for case in WITH_PAST} == SHIFTED_SCORE_EQUATIONS.keys()
 
 
 @pytest.mark.parametrize("rows", [range(1, 6, 2), slice(None, 4), slice(3, None), slice(0, None, 3), [4], (5, 1, 5)])

@@ -21,7 +21,7 @@ import regard
 from published import random_weights
 from regard import catalogue, storage
 from regard import recipe as recipes
-from regard.attention.record import record
+from regard.attention.record import Recording, record
 from regard.data.pictures import FITS
 from regard.decoders import DECODERS
 from regard.encoders import ENCODERS
@@ -329,22 +329,71 @@ def test_recording_changes_no_bit(setup: Setup, case: Case) -> None:
         return [(best.tokens, best.score, None if best.map is None else best.map.tolist()) for best, *_ in hypotheses]
 
     step, expected = forward_and_backward(model.train(), batch)
-    with record(model) as recording:
-        recorded, actual = forward_and_backward(model, batch)
-    assert recording.weights
-    assert recording.layout == recorded.memory.layout
-    for name, site in recording.sites.items():
-        layout = TEXT if site.name == "decoder.self_attention" else recording.layout
-        assert recording.map(name).layout == layout
-    same(recorded.logits, step.logits)
-    same(recorded.memory.states, step.memory.states)
-    for name, gradient in expected.items():
-        same(actual[name], gradient)
+    with record(model) as whole:
+        recorded, _ = forward_and_backward(model, batch)
+    assert whole.weights
+    assert whole.layout == recorded.memory.layout
+    for name, site in whole.sites.items():
+        layout = TEXT if site.name == "decoder.self_attention" else whole.layout
+        assert whole.map(name).layout == layout
+    for settings in subsets(case, whole):
+        with record(model.train(), **settings) as recording:
+            recorded, actual = forward_and_backward(model, batch)
+        assert recording.weights
+        same(recorded.logits, step.logits)
+        same(recorded.memory.states, step.memory.states)
+        assert actual.keys() == expected.keys()
+        for name, gradient in expected.items():
+            same(actual[name], gradient)
     model.eval()
     with torch.no_grad():
         found = search()
-        with record(model):
-            assert search() == found
+        for settings in subsets(case, whole):
+            with record(model, **settings):
+                assert search() == found
+
+
+ROWS = [0, 2]
+
+
+def subsets(case: Case, whole: Recording) -> list[dict[str, Any]]:
+    """Recording everything, some rows and heads, some layers, and some rows and heads of these."""
+    heads = [2] if case.has_transformer() else [1]
+    gates = {name.rpartition(".")[0] for name in whole.calls if ".rnn." in name}  # modules that are LSTMs
+    layers = [*sorted(gates), *whole.sites][::2]
+    return [{}, {"heads": heads, "rows": ROWS}, {"layers": layers}, {"layers": layers, "heads": heads, "rows": ROWS}]
+
+
+@every_case
+@every_setup
+def test_a_recorded_part_is_that_of_the_whole_recording(setup: Setup, case: Case) -> None:
+    """In a training step and in a search; in float64, as products of other sizes are rounded otherwise."""
+    model, batch = make_model(setup, case, dropout=0.3), make_batch(setup)
+
+    def train_once() -> None:
+        forward_and_backward(model.train(), batch)
+
+    def search() -> None:
+        with torch.no_grad():
+            beam(model.eval().decoder, model.read(batch.source), width=2, limits=LIMITS)
+
+    for run in (train_once, search):
+        with record(model) as whole:
+            run()
+        for settings in subsets(case, whole)[1:]:
+            with record(model, **settings) as part:
+                run()
+            chosen = settings.get("layers", [""])
+            assert set(part.weights) == {name for name in whole.weights if name.startswith(tuple(chosen))}
+            for name, weights in part.weights.items():
+                expected = whole.weights[name]
+                if "rows" in settings:
+                    rows = [row for row in ROWS if row < expected.shape[-2]]
+                    assert part.row_numbers(name) == tuple(rows)
+                    expected = expected[..., rows, :]
+                if "heads" in settings and name in part.sites and case.has_transformer():
+                    expected = expected[..., [1], :, :]
+                near(weights, expected, 1e-12)
 
 
 class Stop(regard.Callback):

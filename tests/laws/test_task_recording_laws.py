@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import regard
 from regard import Predictor
-from regard.attention.record import record
+from regard.attention.record import Recording, record
 from regard.kernels.choose import definitions_only
 from regard.models import sites
 from regard.types import Prediction
@@ -95,3 +95,27 @@ def test_recorded_weights_equal_the_definition_in_float64(name):
     for key, weights in definition.weights.items():
         assert weights.dtype == torch.float64
         near(recording.weights[key].double(), weights, 1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_part_is_that_of_the_whole_recording(name):
+    """In float64, as products of other sizes are rounded otherwise."""
+    own = stored(name)
+    model = copy.deepcopy(own.predictor.model).eval().double()
+
+    def run(**settings: Any) -> Recording:
+        with torch.no_grad(), record(model, **settings) as recording:
+            own.loss(model)
+        return recording
+
+    whole = run()
+    for settings in subsets(model)[1:]:
+        part = run(**settings)
+        assert set(part.weights) == set(settings.get("layers", whole.weights))
+        for key, weights in part.weights.items():
+            expected = whole.weights[key][..., part.row_numbers(key), :]
+            if "rows" in settings:
+                assert part.row_numbers(key) == tuple(row for row in settings["rows"] if row in whole.row_numbers(key))
+            if "heads" in settings and expected.ndim > 3:  # a single pooling query has no axis of heads
+                expected = expected[..., :1, :, :]
+            near(weights, expected, 1e-12)

@@ -17,8 +17,9 @@ from rich.cells import cell_len
 from regard.maps import AttentionMap
 from regard.show.dots import PALETTE, encode
 from regard.show.large import CELLS, DOTS, NOTES, SIDE, Axis, arrange, has_many_cells, pool
-from regard.show.maps import draw, svg, terminal
+from regard.show.maps import draw, svg
 from regard.show.ramp import tint
+from regard.show.terminal import terminal
 from regard.show.viewer_data import ALPHABET
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from regard.errors import MissingExtraError, RecipeError
 from regard.maps import AttentionMap
 from regard.show.labels import letters, make_visible
-from regard.show.maps import DRAWINGS, draw, png, svg, terminal
+from regard.show.maps import DRAWINGS, draw, png, svg
+from regard.show.terminal import terminal
 
 PAINT = re.compile(r"\x1b\[38;2;\d+;\d+;\d+m|\x1b\[0m")
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -12,9 +12,10 @@ from regard.errors import RecipeError
 from regard.maps import AttentionMap
 from regard.show.html import html, html_of_several
 from regard.show.large import lay_out
-from regard.show.maps import DRAWINGS, draw, png, svg, terminal
+from regard.show.maps import DRAWINGS, draw, png, svg
 from regard.show.ramp import tint
 from regard.show.scale import SCALES, legible_scale, shades, tops
+from regard.show.terminal import terminal
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SPREAD = AttentionMap(torch.tensor([[0.05, 0.21, 0.0], [0.1, 0.02, 0.04]]), ("x", "y"), ("a", "b", "c"))

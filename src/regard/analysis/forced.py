@@ -72,7 +72,7 @@ def word_axes(task: Transduce, example: Example) -> tuple[Words, Words]:
     rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
     if not task.source.ends and columns.labels:
         return rows, columns
-    return rows, Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
+    return rows, Words((*columns.labels, SPECIALS[END]), (*columns.home, len(columns.labels)))
 
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
@@ -94,7 +94,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     """The words of a text, and for each token the index of its word; the space before a word belongs to the word."""
     words = list(re.finditer("[^ ]+", text))
     ends = [word.end() for word in words]
-    home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.offsets(text)]
+    home = tuple(min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.offsets(text))
     return Words(tuple(word.group() for word in words), home)
 
 

@@ -283,7 +283,9 @@ class Recording:
         if name in self.of_beams:
             raise RecipeError(
                 f"{name} ran in a beam search, whose rows are beams that change places, so that its maps are not those "
-                "of the output; generate first, then record one pass over the output"
+                "of the output; generate first, then run the winning sequence through the model once in a block of "
+                "regard.record, and take the maps of this pass: model(**inputs, decoder_input_ids=output[:, :-1]), or "
+                "model(output[:, :-1]) of a model without an encoder"
             )
         site, keys, rows = self.sites.get(name), self.calls[name][-1].shape[-1], self._total(name)
         if site is None or self.runs.get(name, 1) == 1:

@@ -91,10 +91,10 @@ def pool_again(pooled: Pooled, most: int) -> Pooled:
 def _pooled(pooled: Pooled, rows: int, columns: int) -> Pooled:
     axes = (pooled.rows, rows), (pooled.columns, columns)
     steps = [max(1, math.ceil(axis.dots / most)) for axis, most in axes]
+    if steps == [1, 1]:
+        return pooled
     down, across = (axis._replace(step=axis.step * step) for (axis, _), step in zip(axes, steps, strict=True))
-    weights = pooled.weights
-    if weights.numel() and steps != [1, 1]:
-        weights = _largest_of_each(weights, steps)
+    weights = _largest_of_each(pooled.weights, steps) if pooled.weights.numel() else pooled.weights
     return Pooled(weights.reshape(down.dots, across.dots), down, across)
 
 

@@ -12,7 +12,6 @@ from regard.show.html import html, html_of_all, html_of_prediction
 from regard.show.png import png
 from regard.show.scale import check_scale
 from regard.show.svg import svg
-from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 from regard.show.walk import gif
 from regard.types import Prediction
@@ -29,7 +28,6 @@ __all__ = [
     "save_prediction",
     "svg",
     "table",
-    "terminal",
 ]
 
 DRAWINGS: dict[str, Callable[..., bytes]] = {  # of a map and a title; those with shades also take a scale

@@ -64,6 +64,7 @@ from regard.maps import (
     SourceView,
     Spectrogram,
     Steps,
+    Words,
     words_of,
 )
 from regard.show import steps
@@ -197,7 +198,7 @@ def data_of_several(
     they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
     """
     check_count(len(maps))
-    shapes = [own.map.weights.shape for whole in maps.values() for own in _units(whole)]
+    shapes = [shape for whole in maps.values() for shape in _shapes(whole)]
     sides = [side for side in SIDES if sum(_bytes(rows, columns, side) for rows, columns in shapes) <= NUMBERS]
     page = Page(choices, title, side=max(sides, default=SIDES[-1]), scale=scale)
     for path, whole in maps.items():
@@ -327,12 +328,25 @@ def _ends(axis: Axis) -> list[int] | None:
     return axis.last_tokens() if axis.ends or axis.step > 1 else None
 
 
+def _words(attention: AttentionMap) -> tuple[Words, Words] | None:
+    """The words of both axes; None if they are the tokens."""
+    rows, columns = words_of(attention.rows), words_of(attention.columns)
+    return None if (rows.labels, columns.labels) == (attention.rows, attention.columns) else (rows, columns)
+
+
 def _units(attention: AttentionMap) -> list[Unit]:
     """The map by tokens and, if it differs, by words."""
-    tokens, (rows, columns) = Unit("tokens", attention), (words_of(attention.rows), words_of(attention.columns))
-    if (rows.labels, columns.labels) == (attention.rows, attention.columns):
+    tokens, words = Unit("tokens", attention), _words(attention)
+    if words is None:
         return [tokens]
+    rows, columns = words
     return [tokens, Unit("words", attention.merged(rows, columns), rows.ends(), columns.ends())]
+
+
+def _shapes(attention: AttentionMap) -> list[tuple[int, int]]:
+    """The numbers of rows and columns of the units."""
+    words, tokens = _words(attention), (len(attention.rows), len(attention.columns))
+    return [tokens] if words is None else [tokens, (len(words[0].labels), len(words[1].labels))]
 
 
 def _sharpest(shapes: Iterable[tuple[int, ...]]) -> int:
