@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,6 +171,77 @@ def test_what_all_processes_refuse_is_said_once(folder: Path) -> None:
         assert words in results[0].error
         assert not results[1].error
     assert not (folder / "runs/refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "sentence"),
+    [
+        (
+            {"folder": "missing"},
+            2,
+            "process 1 of 2: cannot find train.tsv; looked for train.tsv, data/train.tsv ($REGARD_DATA is not set)",
+        ),
+        ({"folder": "bad"}, 2, "process 1 of 2: train.tsv:1: one field, expected two: source<TAB>target"),
+        (
+            {"signals": [["regard.training.loop:_encode", 1, [signal.SIGTERM]]]},
+            143,
+            "stopped by SIGTERM; nothing was written",
+        ),
+    ],
+)
+def test_what_stops_one_process_before_training_is_said_once_by_the_first_and_leaves_no_run(
+    act: dict[str, Any], code: int, sentence: str, folder: Path
+) -> None:
+    acts = {1: {key: elsewhere(folder, value) if key == "folder" else value for key, value in act.items()}}
+    results = together(2, train("none"), folder, acts)
+    assert [result.code for result in results] == [code, code]
+    assert [line for line in results[0].error.splitlines() if line.startswith("regard: ")] == [f"regard: {sentence}"]
+    assert not results[1].error
+    assert not (folder / "runs/none").exists()
+
+
+def test_changed_data_of_one_process_end_a_resumed_training_with_its_sentence(folder: Path) -> None:
+    acts = {0: {"signals": [[UPDATE, 2, [signal.SIGTERM]]]}}
+    together(2, train("changed"), folder, acts)
+    other = elsewhere(folder, "changed")
+    results = together(2, ["train", "--resume", "runs/changed"], folder, {1: {"folder": other}})
+    assert [result.code for result in results] == [2, 2]
+    assert "regard: process 1 of 2: the data of runs/changed has changed since its training began" in results[0].error
+    assert not results[1].error
+    succeeded(together(2, ["train", "--resume", "runs/changed"], folder))
+
+
+def elsewhere(folder: Path, kind: str) -> Path:
+    """A folder with other training data, as a machine that does not see the same files has."""
+    other = folder / kind
+    other.mkdir()
+    (other / "runs").symlink_to(folder / "runs")
+    (other / "dev.tsv").write_text((folder / "dev.tsv").read_text())
+    contents = {"bad": "no tab\n", "changed": "ab\tba\n" * 20, "same": (folder / "train.tsv").read_text()}
+    if kind in contents:
+        (other / "train.tsv").write_text(contents[kind])
+    return other
+
+
+def test_an_error_that_one_process_has_alone_once_the_run_exists_is_said_once_by_it(folder: Path) -> None:
+    other = elsewhere(folder, "same")
+    for place, seed in ((folder, 1), (other, 2)):
+        succeeded(together(1, [*train("origin", f"train.seed={seed}"), "--runs", "origins"], place))
+    name = "origins/origin"
+    results = together(2, train("begun", f"train.start_from={name}"), folder, {1: {"folder": other}})
+    assert [result.code for result in results] == [6, 2]
+    assert "regard: " not in results[0].error
+    assert results[1].error.startswith(f"regard: the run {name}, which train.start_from names, has changed since")
+
+
+@pytest.mark.parametrize(("local", "says"), [(0, True), (1, False)])
+def test_before_processes_know_each_other_the_first_one_of_a_machine_reports(
+    local: int, says: bool, folder: Path
+) -> None:
+    variables = {"RANK": 2, "LOCAL_RANK": local, "WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    environment = {key: str(value) for key, value in variables.items()}
+    result = shared_commands()("train", "absent.toml", folder=folder, environment=environment)
+    assert (result.code, "absent.toml" in result.error) == (2, says)
 
 
 def test_torchrun_trains_with_two_processes(folder: Path) -> None:
