@@ -16,11 +16,13 @@ from unittest.mock import Mock
 import pytest
 
 from commands import SOURCES, shared_commands, user_environment
+from regard import recipe as recipes
 from regard import storage
+from regard.console import ProgressLog
 from regard.errors import LostProcessError, MissingExtraError
 from regard.storage import Run
 from regard.training import clusters
-from regard.training.clusters import GROUP, connected
+from regard.training.clusters import GROUP
 from together import curve, together
 
 LIMIT = 150.0  # seconds; Ray takes half a minute to start on a busy machine
@@ -36,6 +38,7 @@ SETTINGS = (
     ),
     *("model.decoder.dropout=0.2", "train.timeout=60"),
 )
+REWARDED = ("data.train=train.tsv", "train.reward=exact_match", "train.keep=last")
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +196,16 @@ def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"needs the package ray; install it with: pip install 'regard\[ray\]'"):
-        connected("local", 2).__enter__()
+        clusters.train_new(recipes.load("reverse"), folder / "runs", "local", 2, ProgressLog(quiet=True), quiet=True)
     for arguments, words in {
         ("train", "reverse", "--processes", "2"): "torchrun --standalone --nproc-per-node 2 -m regard train",
         ("train", "reverse", "--ray", ""): "--ray needs the address of a Ray cluster",
         ("train", "reverse", "--ray", "local", "--dry-run"): "--ray takes no --dry-run",
+        ("train", "reverse", *REWARDED, "--ray", "local", "--processes", "2"): "train.reward is for one process, not 2",
         ("predict", "runs/undisturbed", "texts", "--processes", "2"): "--processes is for --ray",
         ("sweep", "reverse", "train.seed=[1,2]", "--ray", ""): "--ray needs the address of a Ray cluster",
     }.items():
         result = shared_commands()(*arguments, folder=folder)
         assert result.code == 2
         assert words in result.error
+    assert not (folder / "runs/reverse").exists()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from regard.storage.cache import home
 from regard.tasks import task_class
 from regard.training import loop
 from regard.training.loop import describe_saved
+from regard.training.processes import check_reward
 from regard.types import Prediction
 
 LOOK = 1.0  # seconds between two looks at the metrics
@@ -69,12 +70,12 @@ def connected(address: str, processes: int) -> Iterator[Any]:
 
 def train_new(recipe: Recipe, runs: Path, address: str, processes: int, log: ProgressLog, *, quiet: bool) -> Run:
     """Create a run and train it with processes of a Ray cluster, which also encode data that go to a token store."""
-    with ExitStack() as stack:
-        if task_class(recipe.task).are_stored(recipe):
-            log.begin("starting Ray")
-            ray = stack.enter_context(connected(address, processes))
-            stack.enter_context(encoded_by(partial(_replies, ray, processes)))
-        run = loop.create(recipe, runs, processes, quiet=quiet)
+    check_reward(recipe.train, processes)
+    log.begin("starting Ray")
+    with connected(address, processes) as ray:
+        stored = task_class(recipe.task).are_stored(recipe)
+        with encoded_by(partial(_replies, ray, processes)) if stored else nullcontext():
+            run = loop.create(recipe, runs, processes, quiet=quiet)
         train(run, address, processes, (), log)
     return run
 
@@ -120,8 +121,9 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
 
     If some are lost, as many start again and go on from the last checkpoint.
     """
-    log.begin("starting Ray")
     settings = run.recipe().train
+    check_reward(settings, processes)
+    log.begin("starting Ray")
     with connected(address, processes) as ray:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
