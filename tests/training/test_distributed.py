@@ -34,6 +34,7 @@ TRANSFORMER = (
 )
 LUONG = ("model.decoder.order=luong", "train.accumulate=2", "train.ema=0.9", "train.average=2")
 MODELS = {"luong": LUONG, "transformer": TRANSFORMER}
+FROZEN = "encoder.stack.0.attention.all.weight"  # with LoRA
 DROPOUT = ("model.encoder.dropout=0.3", "model.decoder.dropout=0.3")
 
 
@@ -119,10 +120,20 @@ def test_a_signal_at_one_process_stops_all_and_the_resumed_run_has_the_same_bits
     assert_same(folder / f"runs/stopped-{parallel}", folder / f"runs/whole-{parallel}")
 
 
-@pytest.mark.parametrize("parallel", ["auto", "fsdp"])
-def test_a_run_of_four_processes_goes_on_with_two_and_with_one(parallel: str, folder: Path) -> None:
-    name, settings = f"fewer-{parallel}", (*TRANSFORMER, f"train.parallel={parallel}")
-    succeeded(together(1, train(f"one-{parallel}", *TRANSFORMER), folder))
+@pytest.fixture(scope="module")
+def lora(folder: Path) -> tuple[str, ...]:
+    """Overrides that train LoRA matrices of a Transformer that is trained already."""
+    succeeded(together(1, train("adapted", *TRANSFORMER, "train.learning_rate=0.02"), folder))
+    return (*TRANSFORMER, "train.start_from=runs/adapted", "train.lora_rank=3")
+
+
+@pytest.mark.parametrize(("parallel", "adapts"), [("auto", True), ("fsdp", False), ("fsdp", True)])
+def test_a_run_of_four_processes_goes_on_with_two_and_with_one(
+    parallel: str, adapts: bool, folder: Path, lora: tuple[str, ...]
+) -> None:
+    end, alone = f"{parallel}-{adapts}", lora if adapts else TRANSFORMER
+    name, settings = f"fewer-{end}", (*alone, f"train.parallel={parallel}")
+    succeeded(together(1, train(f"one-{end}", *alone), folder))
     resume = ["train", "--resume", f"runs/{name}"]
     for count, arguments, number in ((4, train(name, *settings), 2), (2, resume, 3)):
         acts = {0: {"signals": [[UPDATE, number, [signal.SIGTERM]]]}}
@@ -131,7 +142,9 @@ def test_a_run_of_four_processes_goes_on_with_two_and_with_one(parallel: str, fo
     assert refused[0].code == 2
     assert "processes" in refused[0].error
     succeeded(together(1, resume, folder))
-    assert_close(folder / "runs" / name, folder / f"runs/one-{parallel}")
+    assert_close(folder / "runs" / name, folder / f"runs/one-{end}")
+    before, after = weights(folder / "runs/adapted"), weights(folder / "runs" / name)
+    assert adapts == (before.keys() < after.keys() and torch.equal(before[FROZEN], after[FROZEN]))
 
 
 @pytest.mark.parametrize(("parallel", "lost"), [("ddp", 1), ("fsdp", 1), ("ddp", 0)])
