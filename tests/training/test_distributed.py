@@ -106,6 +106,18 @@ def test_the_curve_of_several_processes_is_that_of_one(count: int, parallel: str
     assert_close(folder / "runs" / name, folder / "runs" / alone)
 
 
+def test_bfloat16_products_of_two_processes_have_the_curve_of_one_to_their_rounding(folder: Path) -> None:
+    curves = {}
+    for parallel, count in (("auto", 1), ("ddp", 2), ("fsdp", 2)):
+        settings = (*TRANSFORMER, f"train.parallel={parallel}", "train.precision=bfloat16")
+        succeeded(together(count, train(f"half-{parallel}", *settings), folder, float64=False))
+        *curves[parallel], last = curve(folder / f"runs/half-{parallel}")
+        assert last["precision"] == "bfloat16"
+    for several in (curves["ddp"], curves["fsdp"]):
+        for entry, expected in zip(several, curves["auto"], strict=True):
+            assert entry == pytest.approx(expected, rel=2**-8)  # the rounding of one bfloat16
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_signal_at_one_process_stops_all_and_the_resumed_run_has_the_same_bits(parallel: str, folder: Path) -> None:
     settings = (*TRANSFORMER, *DROPOUT, f"train.parallel={parallel}")
