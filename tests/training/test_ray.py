@@ -74,24 +74,38 @@ def command(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_one(folder: Path) -> None:
+def test_a_training_is_stopped_goes_on_loses_a_process_and_ends_with_the_bits_of_an_undisturbed_one(
+    folder: Path,
+) -> None:
     pytest.importorskip("ray")
-    run, end = folder / "runs/disturbed", time.monotonic() + LIMIT
-    ray = ["--ray", "local", "--processes", "2", "--json"]
+    run, ray = folder / "runs/disturbed", ["--ray", "local", "--processes", "2", "--json"]
     arguments = ["train", "reverse", "name=disturbed", *SETTINGS, "data.store_from=0", *ray]  # the other is in memory
     with command(*arguments, folder=folder) as process:
-        while not (run / "checkpoints/00000010").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "no checkpoint"
-            time.sleep(0.02)
-        lost = json.loads((run / storage.LOCK).read_text())["process"]
-        os.kill(lost, signal.SIGKILL)
+        wait_for_checkpoint(run, process)
+        process.terminate()
+        out, error = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, ""), error
+    saved = Run(run).newest_update()
+    how = f"{saved} updates are saved; go on with: regard train --resume runs/disturbed"
+    assert error.splitlines()[-1] == f"regard: stopped by SIGTERM; {how}"
+    with command("train", "--resume", "runs/disturbed", *ray, folder=folder) as process:
+        first = wait_for_checkpoint(run, process, after=saved)
+        (other,) = workers_of(process.pid) - {first}
+        os.kill(other, signal.SIGKILL)
         out, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     assert json.loads(out)["run"] == "runs/disturbed"
     assert curve(run) == curve(folder / "runs/undisturbed")
     assert Run(run).read(storage.MODEL) == Run(folder / "runs/undisturbed").read(storage.MODEL)
     assert [path.name for path in run.parent.glob(".ray-*")] == []
+
+
+def workers_of(command: int) -> set[int]:
+    """The processes that train for a command, which has started Ray."""
+    lines = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout.splitlines()
+    processes = [(int(line.split()[0]), int(line.split()[1]), line) for line in lines]
+    parents = {number: parent for number, parent, _ in processes}
+    return {n for n, parent, line in processes if "RayTrainWorker" in line and parents.get(parent) == command}
 
 
 PREPARATION = """
@@ -150,10 +164,10 @@ def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(folder:
     assert len(alone.lines) == 200
 
 
-def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> int:
-    """Wait until a run in training has a checkpoint; returns the process that trains it."""
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], after: int = 0) -> int:
+    """Wait until a run in training has a new checkpoint; returns the process that trains it."""
     end = time.monotonic() + LIMIT
-    while not list(run.glob("checkpoints/0*")):
+    while max(int(path.name) for path in [Path("0"), *run.glob("checkpoints/0*")]) <= after:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "no checkpoint"
         time.sleep(0.02)

@@ -5,7 +5,6 @@ All machines must have the folders of runs, data and cache under the same paths.
 
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from regard.console import ProgressLog
@@ -27,6 +27,7 @@ from regard.tasks import task_class
 from regard.training import loop
 from regard.training.loop import describe_saved
 from regard.training.processes import check_reward
+from regard.training.stopping import Stopper
 from regard.types import Prediction
 
 LOOK = 1.0  # seconds between two looks at the metrics
@@ -37,7 +38,7 @@ OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each o
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
 QUIET |= {"RAY_ENABLE_AUTO_CONNECT": "0"}  # and no call starts Ray again after it was shut down
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 @contextmanager
@@ -124,7 +125,7 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
     settings = run.recipe().train
     check_reward(settings, processes)
     log.begin("starting Ray")
-    with connected(address, processes) as ray:
+    with connected(address, processes) as ray, _stopping(ray, run):
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -142,6 +143,17 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
             with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
                 _fit(trainer, run)
+
+
+@contextmanager
+def _stopping(ray: Any, run: Run) -> Iterator[None]:
+    """In the block, a signal ends the processes on Ray at once; the error says what is saved."""
+    try:
+        with Stopper().listening():  # Ray has a handler of its own
+            yield
+    except StoppedError as stopped:
+        ray.shutdown()  # first, so that none of them saves more
+        raise StoppedError(stopped.number, describe_saved(run)) from None
 
 
 @contextmanager
@@ -173,20 +185,27 @@ def _backend(*, on_gpu: bool) -> str:
 
 
 def _fit(trainer: Any, run: Run) -> None:
-    """Train; what ends the training is raised as regard's own error."""
-    try:
-        result = trainer.fit()
-    except KeyboardInterrupt:
-        raise StoppedError(signal.SIGINT, describe_saved(run)) from None
-    except Exception as error:
-        reason = shown(str(error).split("\n", 1)[0])
+    """Train, in a thread: signals reach only the main one. What ends the training is raised as regard's own error."""
+    outcomes: Queue[Any] = Queue()
+    threading.Thread(target=lambda: outcomes.put(_outcome(trainer)), daemon=True).start()
+    outcome = outcomes.get()
+    if isinstance(outcome, Exception):
+        reason = shown(str(outcome).split("\n", 1)[0])
         why = f"the training on Ray has ended after {RESTARTS} restarts at most ({reason})"
-        raise LostProcessError(f"{why}; {describe_saved(run)}") from error
-    failure = (result.metrics or {}).get("error")
+        raise LostProcessError(f"{why}; {describe_saved(run)}") from outcome
+    failure = (outcome.metrics or {}).get("error")
     if failure:
         refused = RegardError(failure)
-        refused.exit_code = result.metrics["exit_code"]
+        refused.exit_code = outcome.metrics["exit_code"]
         raise refused
+
+
+def _outcome(trainer: Any) -> Any:
+    """The result of the training, or the error that has ended it."""
+    try:
+        return trainer.fit()
+    except Exception as error:
+        return error
 
 
 def _train_with_others(work: Mapping[str, Any]) -> None:
