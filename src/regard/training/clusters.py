@@ -10,13 +10,14 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 from regard.console import ProgressLog
-from regard.data.encoding import Encoder, encoded_by
+from regard.data.encoding import encoded_by
+from regard.data.remote import answer, from_table, to_table
 from regard.data.store import groups
 from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, shown
 from regard.predict import load
@@ -88,33 +89,16 @@ def _replies(
     _set_up_data()
     for group in groups(requests, GROUP * processes):
         try:
-            tasks = ray.data.from_arrow([*map(_table, group)])
-            replies = tasks.map_batches(_encode, fn_args=(tuple(setup),), batch_size=None, batch_format="pyarrow")
+            tasks = ray.data.from_arrow([*map(to_table, group)])
+            replies = tasks.map_batches(answer, fn_args=(tuple(setup),), batch_size=None, batch_format="pyarrow")
             for table in replies.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield from table["parts"].to_pylist()
+                yield from from_table(table)
         except RegardError:
             raise
         except Exception as error:
             reason = shown(str(error).split("\n", 1)[0])
             how = "start again: what is encoded already is kept"
             raise LostProcessError(f"the encoding of the data on Ray has ended ({reason}); {how}") from error
-
-
-def _table(parts: Sequence[bytes]) -> Any:
-    """A table of one row: the parts of a request or a reply, which a table of numpy would cut at their last zeros."""
-    import pyarrow
-
-    return pyarrow.table({"parts": pyarrow.array([parts], pyarrow.list_(pyarrow.large_binary()))})
-
-
-def _encode(request: Any, setup: tuple[bytes, ...]) -> Any:
-    """The work of a task: the reply to a request."""
-    return _table(_encoder(setup).reply(request["parts"][0].as_py()))
-
-
-@lru_cache(maxsize=1)
-def _encoder(setup: tuple[bytes, ...]) -> Encoder:
-    return Encoder.of_setup(setup)
 
 
 def train(run: Run, address: str, processes: int, overrides: Sequence[str], log: ProgressLog) -> None:
@@ -236,6 +220,8 @@ def predict(
 
     `settings` are arguments of `Predictor.predict`; its `seed` is that of the first text.
     """
+    if not batches:
+        return
     with connected(address, processes) as ray:
         _set_up_data()
         begins = [sum(map(len, batches[:index])) for index in range(len(batches))]
@@ -245,7 +231,7 @@ def predict(
             fn_constructor_args=(str(run.path.resolve()), dict(settings), os.getcwd()),
             batch_size=1,
             batch_format="numpy",
-            concurrency=processes,
+            concurrency=min(processes, len(rows)),  # a process without a row would load the run for nothing
         )
         for row in answers.iter_rows():
             yield list(row["answers"])
