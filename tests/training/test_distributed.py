@@ -6,7 +6,6 @@ The processes are forks with the variables that torchrun sets, in float64; one t
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -281,21 +280,8 @@ def test_torchrun_trains_with_two_processes(folder: Path) -> None:
 
 def captured(count: int, arguments: Sequence[str], folder: Path) -> None:
     """Train in so many processes with the engine of captured updates, whose graphs run as operations on the CPU."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    shared = user_environment() | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"} | group
-    command = [sys.executable, str(Path(__file__).parents[1] / "captured_on_cpu.py"), *arguments]
-    processes = [
-        subprocess.Popen(command, cwd=folder, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(count)
-    ]
-    try:
-        assert [process.wait(2 * LIMIT) for process in processes] == [0] * count
-    finally:
-        for process in processes:
-            process.kill()
+    results = together(count, arguments, folder, {rank: {"captured": True} for rank in range(count)})
+    assert [result.code for result in results] == [0] * count, results[0].error
 
 
 def test_captured_updates_of_two_processes_have_the_curve_of_one(folder: Path) -> None:

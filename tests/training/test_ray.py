@@ -192,7 +192,7 @@ def test_a_sweep_loses_a_process_is_stopped_and_goes_on_without_ray_and_a_run_th
     folder: Path,
 ) -> None:
     pytest.importorskip("ray")
-    settings = (*SETTINGS, "train.updates=500", "train.warmup=0")
+    settings = (*SETTINGS, "train.updates=150", "train.accumulate=2", "train.warmup=0")
     grid = ["sweep", "reverse", *settings, "train.learning_rate=[0.005,1e37]", "--jobs", "2", "--json"]
     run, failing = folder / "runs/reverse+learning_rate-0.005", folder / "runs/reverse+learning_rate-1e37"
     with command(*grid, "--ray", "local", folder=folder) as process:
