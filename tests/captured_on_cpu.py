@@ -1,16 +1,11 @@
-"""Runs a command of regard in float64 with the engine of captured updates on the CPU, where no CUDA graph exists.
-
-    python tests/captured_on_cpu.py train RECIPE ...
+"""The engine of captured updates on the CPU, where no CUDA graph exists: for commands of forks.py.
 
 A graph's launch runs the operations that would have been captured; all else is the engine's own.
 """
 
-import sys
-
 import torch
 
 from regard import device as devices
-from regard.cli import main
 from regard.kernels import choose
 from regard.training.engine import Captured
 
@@ -32,11 +27,10 @@ def capture(engine: Captured, rows: int, widths: tuple[int, int]) -> tuple[Launc
     return Launch(engine, index, widths), index
 
 
-if __name__ == "__main__":
-    torch.set_default_dtype(torch.float64)
+def install() -> None:
+    """Let this process take the engine of captured updates on the CPU."""
     torch.cuda.graph_pool_handle = torch.cuda.Stream = lambda: None  # type: ignore[assignment, misc, return-value]
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # type: ignore[method-assign, assignment]
     devices.memory = lambda device: 1 << 40
     choose._conditions["captured_updates"] = lambda task, model, data: False
     Captured._capture = capture  # type: ignore[assignment, method-assign]
-    sys.exit(main())

@@ -7,6 +7,7 @@ answers with its process id; {"wait": process, "limit": seconds} answers with it
   folder       the working directory
   environment  variables to set
   float64      new tensors are of that type, as the weights of models
+  captured     updates are those of the engine of captured updates, see captured_on_cpu.py
   stdin        its bytes
   terminals    which of "out" and "error" are terminals; the others are pipes
   encoding     ENCODING:ERRORS of the streams, as in PYTHONIOENCODING; utf-8:strict if it is not given
@@ -44,6 +45,7 @@ from typing import Any, NoReturn
 import torch
 import torch._dynamo
 
+import captured_on_cpu
 from regard import cli, predict, training  # noqa: F401  imported before the fork
 from regard.analysis import alignment, doctor  # noqa: F401
 
@@ -169,6 +171,8 @@ def run_command(task: dict[str, Any], report: int) -> NoReturn:
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
     if task.get("float64"):
         torch.set_default_dtype(torch.float64)
+    if task.get("captured"):
+        captured_on_cpu.install()
     sys.argv = ["regard", *task["arguments"]]
     code = 1
     try:

@@ -28,8 +28,10 @@ def start(
     started = []
     for rank in range(count):
         own = {"RANK": rank, "LOCAL_RANK": rank} | group if count > 1 else {}
-        options = {"environment": {key: str(value) for key, value in own.items()}} | dict((acts or {}).get(rank, {}))
-        started.append(shared_commands().start(*arguments, folder=folder, float64=float64, **options))
+        options = {"folder": folder, "environment": {key: str(value) for key, value in own.items()}}
+        started.append(
+            shared_commands().start(*arguments, float64=float64, **options | dict((acts or {}).get(rank, {})))
+        )
     return started
 
 

@@ -34,6 +34,7 @@ class RegardError(Exception):
     """Base class of errors that users can fix; the message says what was given, what is allowed and how to fix it."""
 
     exit_code = 2
+    is_reported: bool | None = None  # whether another process of a training prints it; None: they have not agreed on it
 
 
 class RecipeError(RegardError):
@@ -100,7 +101,7 @@ class LostProcessError(ResourceError):
 
     def __init__(self, message: str, *, is_reported: bool = False) -> None:
         super().__init__(message)
-        self.is_reported = is_reported  # whether another process has printed what happened
+        self.is_reported = is_reported
 
 
 class UnexpectedError(RegardError):

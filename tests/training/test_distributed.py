@@ -6,11 +6,11 @@ The processes are forks with the variables that torchrun sets, in float64; one t
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +33,7 @@ TRANSFORMER = (
 )
 LUONG = ("model.decoder.order=luong", "train.accumulate=2", "train.ema=0.9", "train.average=2")
 MODELS = {"luong": LUONG, "transformer": TRANSFORMER}
+FROZEN = "encoder.stack.0.attention.all.weight"  # with LoRA
 DROPOUT = ("model.encoder.dropout=0.3", "model.decoder.dropout=0.3")
 
 
@@ -104,6 +105,18 @@ def test_the_curve_of_several_processes_is_that_of_one(count: int, parallel: str
     assert_close(folder / "runs" / name, folder / "runs" / alone)
 
 
+def test_bfloat16_products_of_two_processes_have_the_curve_of_one_to_their_rounding(folder: Path) -> None:
+    curves = {}
+    for parallel, count in (("auto", 1), ("ddp", 2), ("fsdp", 2)):
+        settings = (*TRANSFORMER, f"train.parallel={parallel}", "train.precision=bfloat16")
+        succeeded(together(count, train(f"half-{parallel}", *settings), folder, float64=False))
+        *curves[parallel], last = curve(folder / f"runs/half-{parallel}")
+        assert last["precision"] == "bfloat16"
+    for several in (curves["ddp"], curves["fsdp"]):
+        for entry, expected in zip(several, curves["auto"], strict=True):
+            assert entry == pytest.approx(expected, rel=2**-8)  # the rounding of one bfloat16
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_signal_at_one_process_stops_all_and_the_resumed_run_has_the_same_bits(parallel: str, folder: Path) -> None:
     settings = (*TRANSFORMER, *DROPOUT, f"train.parallel={parallel}")
@@ -118,10 +131,20 @@ def test_a_signal_at_one_process_stops_all_and_the_resumed_run_has_the_same_bits
     assert_same(folder / f"runs/stopped-{parallel}", folder / f"runs/whole-{parallel}")
 
 
-@pytest.mark.parametrize("parallel", ["auto", "fsdp"])
-def test_a_run_of_four_processes_goes_on_with_two_and_with_one(parallel: str, folder: Path) -> None:
-    name, settings = f"fewer-{parallel}", (*TRANSFORMER, f"train.parallel={parallel}")
-    succeeded(together(1, train(f"one-{parallel}", *TRANSFORMER), folder))
+@pytest.fixture(scope="module")
+def lora(folder: Path) -> tuple[str, ...]:
+    """Overrides that train LoRA matrices of a Transformer that is trained already."""
+    succeeded(together(1, train("adapted", *TRANSFORMER, "train.learning_rate=0.02"), folder))
+    return (*TRANSFORMER, "train.start_from=runs/adapted", "train.lora_rank=3")
+
+
+@pytest.mark.parametrize(("parallel", "adapts"), [("auto", True), ("fsdp", False), ("fsdp", True)])
+def test_a_run_of_four_processes_goes_on_with_two_and_with_one(
+    parallel: str, adapts: bool, folder: Path, lora: tuple[str, ...]
+) -> None:
+    end, alone = f"{parallel}-{adapts}", lora if adapts else TRANSFORMER
+    name, settings = f"fewer-{end}", (*alone, f"train.parallel={parallel}")
+    succeeded(together(1, train(f"one-{end}", *alone), folder))
     resume = ["train", "--resume", f"runs/{name}"]
     for count, arguments, number in ((4, train(name, *settings), 2), (2, resume, 3)):
         acts = {0: {"signals": [[UPDATE, number, [signal.SIGTERM]]]}}
@@ -130,7 +153,9 @@ def test_a_run_of_four_processes_goes_on_with_two_and_with_one(parallel: str, fo
     assert refused[0].code == 2
     assert "processes" in refused[0].error
     succeeded(together(1, resume, folder))
-    assert_close(folder / "runs" / name, folder / f"runs/one-{parallel}")
+    assert_close(folder / "runs" / name, folder / f"runs/one-{end}")
+    before, after = weights(folder / "runs/adapted"), weights(folder / "runs" / name)
+    assert adapts == (before.keys() < after.keys() and torch.equal(before[FROZEN], after[FROZEN]))
 
 
 @pytest.mark.parametrize(("parallel", "lost"), [("ddp", 1), ("fsdp", 1), ("ddp", 0)])
@@ -172,6 +197,77 @@ def test_what_all_processes_refuse_is_said_once(folder: Path) -> None:
     assert not (folder / "runs/refused").exists()
 
 
+@pytest.mark.parametrize(
+    ("act", "code", "sentence"),
+    [
+        (
+            {"folder": "missing"},
+            2,
+            "process 1 of 2: cannot find train.tsv; looked for train.tsv, data/train.tsv ($REGARD_DATA is not set)",
+        ),
+        ({"folder": "bad"}, 2, "process 1 of 2: train.tsv:1: one field, expected two: source<TAB>target"),
+        (
+            {"signals": [["regard.training.loop:_encode", 1, [signal.SIGTERM]]]},
+            143,
+            "stopped by SIGTERM; nothing was written",
+        ),
+    ],
+)
+def test_what_stops_one_process_before_training_is_said_once_by_the_first_and_leaves_no_run(
+    act: dict[str, Any], code: int, sentence: str, folder: Path
+) -> None:
+    acts = {1: {key: elsewhere(folder, value) if key == "folder" else value for key, value in act.items()}}
+    results = together(2, train("none"), folder, acts)
+    assert [result.code for result in results] == [code, code]
+    assert [line for line in results[0].error.splitlines() if line.startswith("regard: ")] == [f"regard: {sentence}"]
+    assert not results[1].error
+    assert not (folder / "runs/none").exists()
+
+
+def test_changed_data_of_one_process_end_a_resumed_training_with_its_sentence(folder: Path) -> None:
+    acts = {0: {"signals": [[UPDATE, 2, [signal.SIGTERM]]]}}
+    together(2, train("changed"), folder, acts)
+    other = elsewhere(folder, "changed")
+    results = together(2, ["train", "--resume", "runs/changed"], folder, {1: {"folder": other}})
+    assert [result.code for result in results] == [2, 2]
+    assert "regard: process 1 of 2: the data of runs/changed has changed since its training began" in results[0].error
+    assert not results[1].error
+    succeeded(together(2, ["train", "--resume", "runs/changed"], folder))
+
+
+def elsewhere(folder: Path, kind: str) -> Path:
+    """A folder with other training data, as a machine that does not see the same files has."""
+    other = folder / kind
+    other.mkdir()
+    (other / "runs").symlink_to(folder / "runs")
+    (other / "dev.tsv").write_text((folder / "dev.tsv").read_text())
+    contents = {"bad": "no tab\n", "changed": "ab\tba\n" * 20, "same": (folder / "train.tsv").read_text()}
+    if kind in contents:
+        (other / "train.tsv").write_text(contents[kind])
+    return other
+
+
+def test_an_error_that_one_process_has_alone_once_the_run_exists_is_said_once_by_it(folder: Path) -> None:
+    other = elsewhere(folder, "same")
+    for place, seed in ((folder, 1), (other, 2)):
+        succeeded(together(1, [*train("origin", f"train.seed={seed}"), "--runs", "origins"], place))
+    name = "origins/origin"
+    results = together(2, train("begun", f"train.start_from={name}"), folder, {1: {"folder": other}})
+    assert [result.code for result in results] == [6, 2]
+    assert "regard: " not in results[0].error
+    assert results[1].error.startswith(f"regard: the run {name}, which train.start_from names, has changed since")
+
+
+@pytest.mark.parametrize(("local", "says"), [(0, True), (1, False)])
+def test_before_processes_know_each_other_the_first_one_of_a_machine_reports(
+    local: int, says: bool, folder: Path
+) -> None:
+    variables = {"RANK": 2, "LOCAL_RANK": local, "WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    environment = {key: str(value) for key, value in variables.items()}
+    result = shared_commands()("train", "absent.toml", folder=folder, environment=environment)
+    assert (result.code, "absent.toml" in result.error) == (2, says)
+
+
 def test_torchrun_trains_with_two_processes(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]
     command += [*train("torchrun", *LUONG), "--json"]
@@ -184,21 +280,8 @@ def test_torchrun_trains_with_two_processes(folder: Path) -> None:
 
 def captured(count: int, arguments: Sequence[str], folder: Path) -> None:
     """Train in so many processes with the engine of captured updates, whose graphs run as operations on the CPU."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    shared = user_environment() | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"} | group
-    command = [sys.executable, str(Path(__file__).parents[1] / "captured_on_cpu.py"), *arguments]
-    processes = [
-        subprocess.Popen(command, cwd=folder, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(count)
-    ]
-    try:
-        assert [process.wait(2 * LIMIT) for process in processes] == [0] * count
-    finally:
-        for process in processes:
-            process.kill()
+    results = together(count, arguments, folder, {rank: {"captured": True} for rank in range(count)})
+    assert [result.code for result in results] == [0] * count, results[0].error
 
 
 def test_captured_updates_of_two_processes_have_the_curve_of_one(folder: Path) -> None:

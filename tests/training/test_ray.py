@@ -16,10 +16,14 @@ from unittest.mock import Mock
 import pytest
 
 from commands import SOURCES, shared_commands, user_environment
-from regard import storage
+from regard import cli, storage
+from regard import recipe as recipes
+from regard.cli import core
+from regard.console import ProgressLog
+from regard.data import encoding, files, shards
 from regard.errors import LostProcessError, MissingExtraError
 from regard.storage import Run
-from regard.training import clusters
+from regard.training import clusters, loop
 from regard.training.clusters import GROUP, connected
 from together import curve, together
 
@@ -36,6 +40,7 @@ SETTINGS = (
     ),
     *("model.decoder.dropout=0.2", "train.timeout=60"),
 )
+REWARDED = ("data.train=train.tsv", "train.reward=exact_match", "train.keep=last")
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +76,24 @@ def command(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_one(folder: Path) -> None:
+def test_a_training_is_stopped_goes_on_loses_a_process_and_ends_with_the_bits_of_an_undisturbed_one(
+    folder: Path,
+) -> None:
     pytest.importorskip("ray")
-    run, end = folder / "runs/disturbed", time.monotonic() + LIMIT
-    ray = ["--ray", "local", "--processes", "2", "--json"]
+    run, ray = folder / "runs/disturbed", ["--ray", "local", "--processes", "2", "--json"]
     arguments = ["train", "reverse", "name=disturbed", *SETTINGS, "data.store_from=0", *ray]  # the other is in memory
     with command(*arguments, folder=folder) as process:
-        while not (run / "checkpoints/00000010").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "no checkpoint"
-            time.sleep(0.02)
-        lost = json.loads((run / storage.LOCK).read_text())["process"]
-        os.kill(lost, signal.SIGKILL)
+        wait_for_checkpoint(run, process)
+        process.terminate()
+        out, error = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, ""), error
+    saved = Run(run).newest_update()
+    how = f"{saved} updates are saved; go on with: regard train --resume runs/disturbed"
+    assert error.splitlines()[-1] == f"regard: stopped by SIGTERM; {how}"
+    with command("train", "--resume", "runs/disturbed", *ray, folder=folder) as process:
+        first = wait_for_checkpoint(run, process, after=saved)
+        (other,) = workers_of(process.pid) - {first}
+        os.kill(other, signal.SIGKILL)
         out, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     assert json.loads(out)["run"] == "runs/disturbed"
@@ -91,39 +102,56 @@ def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_on
     assert [path.name for path in run.parent.glob(".ray-*")] == []
 
 
-PREPARATION = """
-import sys
-from pathlib import Path
-from regard import recipe as recipes
-from regard.console import ProgressLog
-from regard.data import encoding, files, shards
-from regard.training import clusters, loop
-shards.SIZE, files.PIECE, shards.FRESH, encoding.cores = 300, 100, 0, lambda: 2
-recipe = recipes.load("reverse", sys.argv[2:])
-if sys.argv[1] == "ray":
-    clusters.train = lambda *_: None
-    encoding.Worker = None  # none is started
-    clusters.train_new(recipe, Path("runs"), "local", 2, ProgressLog(), quiet=True)
-else:
-    loop.create(recipe, Path("runs"), 2, quiet=True)
-"""
+def workers_of(command: int) -> set[int]:
+    """The processes that train for a command, which has started Ray."""
+    lines = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout.splitlines()
+    processes = [(int(line.split()[0]), int(line.split()[1]), line) for line in lines]
+    parents = {number: parent for number, parent, _ in processes}
+    return {n for n, parent, line in processes if "RayTrainWorker" in line and parents.get(parent) == command}
 
 
-def test_tasks_of_ray_write_the_store_that_worker_processes_write(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray with two processors, started by this process, for all tests that need no command of their own."""
     pytest.importorskip("ray")
+    with connected("local", 2):
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray, in this process
+def test_tasks_of_ray_write_the_store_that_worker_processes_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for owner, name, value in ((shards, "SIZE", 300), (files, "PIECE", 100), (shards, "FRESH", 0)):
+        monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(encoding, "cores", lambda: 2)
+    monkeypatch.setattr(clusters, "train", Mock())
+    recipe, log = recipes.load("reverse", ["name=stored", "data.store_from=0", *SETTINGS]), ProgressLog(quiet=True)
     written = {}
-    for how in ("ray", "alone"):
-        cache = folder / f"cache-{how}"
-        environment = user_environment() | {"PYTHONPATH": str(SOURCES), "REGARD_CACHE": str(cache)}
-        command = [sys.executable, "-c", PREPARATION, how, "name=stored", "data.store_from=0", *SETTINGS]
-        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
-        assert result.returncode == 0, result.stderr
+    for how in ("workers", "ray"):
+        monkeypatch.setenv("REGARD_CACHE", str(cache := folder / f"cache-{how}"))
+        if how == "workers":
+            loop.create(recipe, folder / "runs", 2, quiet=True)
+        else:
+            monkeypatch.setattr(encoding, "Worker", None)  # none is started
+            clusters.train_new(recipe, folder / "runs", "local", 2, log, quiet=True)
         written[how] = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     kinds = {name.split("/")[0] for name in written["ray"]}
     assert kinds == {"checksums", "digests", "scans", "tokenizers", "tokens"}
     (journal,) = (content for name, content in written["ray"].items() if name.endswith("/journal"))
     assert journal.count(b"\n") > 2 * GROUP  # several groups of blocks, for two processes
-    assert written["ray"] == written["alone"]
+    assert written["ray"] == written["workers"]
+
+
+def test_a_task_of_ray_imports_no_torch() -> None:
+    code = "import sys, regard.data.remote; sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=user_environment() | {"PYTHONPATH": str(SOURCES)}).returncode
+        == 0
+    )
+    assert clusters.answer.__module__ == "regard.data.remote"
 
 
 def test_an_encoding_that_fails_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,46 +163,51 @@ def test_an_encoding_that_fails_ends_with_a_sentence(monkeypatch: pytest.MonkeyP
         next(clusters._replies(ray, 2, [b"setup"], [[b"request"]]))
 
 
-def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(folder: Path) -> None:
-    pytest.importorskip("ray")
-    arguments = ["predict", "runs/undisturbed", "texts", "--json", "--search", "temperature=1"]
-    alone = shared_commands()(*arguments, folder=folder, limit=60)
-    assert alone.code == 0, alone.error
-    with command(*arguments, "--ray", "local", "--processes", "2", folder=folder) as process:
-        out, error = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, error
-    assert out.encode() == alone.out
-    assert len(alone.lines) == 200
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray, in this process
+def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(core, "CHUNK", 60)  # so that there are four batches
+    outputs = []
+    for how in ({}, {"ray": "local", "processes": 2}):
+        cli.predict("runs/undisturbed", ["texts"], search=["temperature=1"], as_json=True, **how)
+        outputs.append(capfdbinary.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].splitlines()) == 200
 
 
-def wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> int:
-    """Wait until a run in training has a checkpoint; returns the process that trains it."""
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], after: int = 0) -> int:
+    """Wait until a run in training has a new checkpoint; returns the process that trains it."""
     end = time.monotonic() + LIMIT
-    while not list(run.glob("checkpoints/0*")):
+    while max(int(path.name) for path in [Path("0"), *run.glob("checkpoints/0*")]) <= after:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "no checkpoint"
         time.sleep(0.02)
     return int(json.loads((run / storage.LOCK).read_text())["process"])
 
 
-def test_a_sweep_is_stopped_goes_on_and_loses_a_process_and_a_run_that_fails_stops_no_other(folder: Path) -> None:
+def test_a_sweep_loses_a_process_is_stopped_and_goes_on_without_ray_and_a_run_that_fails_stops_no_other(
+    folder: Path,
+) -> None:
     pytest.importorskip("ray")
-    settings = (*SETTINGS, "train.updates=150", "train.warmup=0")
-    grid = ["sweep", "reverse", *settings, "train.learning_rate=[0.005,1e37]"]
+    settings = (*SETTINGS, "train.updates=150", "train.accumulate=2", "train.warmup=0")
+    grid = ["sweep", "reverse", *settings, "train.learning_rate=[0.005,1e37]", "--jobs", "2", "--json"]
     run, failing = folder / "runs/reverse+learning_rate-0.005", folder / "runs/reverse+learning_rate-1e37"
-    with command(*grid, "--ray", "local", "--jobs", "2", "--json", folder=folder) as process:
+    with command(*grid, "--ray", "local", folder=folder) as process:
         first = wait_for_checkpoint(run, process)
+        os.kill(first, signal.SIGKILL)
+        saved = Run(run).newest_update()
+        assert wait_for_checkpoint(run, process, after=saved) != first
         process.terminate()
         out, error = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (128 + signal.SIGTERM, ""), error
-    assert "of 2 runs finished, the others go on from their last validation; the same command goes on" in error
-    with command(*grid, "--ray", "local", "--jobs", "2", "--json", folder=folder) as process:
-        while (lost := wait_for_checkpoint(run, process)) == first:
-            time.sleep(0.02)
-        os.kill(lost, signal.SIGKILL)
-        out, error = process.communicate(timeout=LIMIT)
-    assert process.returncode == 2, error
-    entry, failed = map(json.loads, out.splitlines())
+    assert re.search(r"1 of 2: reverse learning_rate=1e37 failed: update \d+: .* lower train.learning_rate", error)
+    assert "0 of 2 runs finished, the others go on from their last validation; the same command goes on" in error
+    ended = shared_commands()(*grid, folder=folder, limit=LIMIT)
+    assert ended.code == 2, ended.error
+    entry, failed = map(json.loads, ended.lines)
     assert (entry["name"], entry["run"]) == ("reverse learning_rate=0.005", "runs/reverse+learning_rate-0.005")
     assert re.match(r"update \d+: .* lower train.learning_rate", failed["failed"])
     whole = ["train", "reverse", "name=whole", *settings, "train.learning_rate=0.005", "-q"]
@@ -182,10 +215,6 @@ def test_a_sweep_is_stopped_goes_on_and_loses_a_process_and_a_run_that_fails_sto
     assert curve(run) == curve(folder / "runs/whole")
     assert Run(run).read(storage.MODEL) == Run(folder / "runs/whole").read(storage.MODEL)
     assert set(run.parent.glob("reverse+*")) == {run, failing}
-    before = run.stat().st_mtime_ns
-    again = shared_commands()(*grid, "--json", folder=folder, limit=60)
-    assert json.loads(again.lines[0]) == entry
-    assert run.stat().st_mtime_ns == before
 
 
 def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
@@ -193,14 +222,16 @@ def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"needs the package ray; install it with: pip install 'regard\[ray\]'"):
-        connected("local", 2).__enter__()
+        clusters.train_new(recipes.load("reverse"), folder / "runs", "local", 2, ProgressLog(quiet=True), quiet=True)
     for arguments, words in {
         ("train", "reverse", "--processes", "2"): "torchrun --standalone --nproc-per-node 2 -m regard train",
         ("train", "reverse", "--ray", ""): "--ray needs the address of a Ray cluster",
         ("train", "reverse", "--ray", "local", "--dry-run"): "--ray takes no --dry-run",
+        ("train", "reverse", *REWARDED, "--ray", "local", "--processes", "2"): "train.reward is for one process, not 2",
         ("predict", "runs/undisturbed", "texts", "--processes", "2"): "--processes is for --ray",
         ("sweep", "reverse", "train.seed=[1,2]", "--ray", ""): "--ray needs the address of a Ray cluster",
     }.items():
         result = shared_commands()(*arguments, folder=folder)
         assert result.code == 2
         assert words in result.error
+    assert not (folder / "runs/reverse").exists()

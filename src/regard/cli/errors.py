@@ -8,7 +8,6 @@ import sys
 from regard import __version__
 from regard.errors import (
     DataError,
-    LostProcessError,
     NotFiniteError,
     RecipeError,
     RegardError,
@@ -69,12 +68,17 @@ def explain(error: BaseException, doing: str) -> RegardError:
 
 
 def is_reported_elsewhere(error: RegardError) -> bool:
-    """Whether the first of several processes of a training, which torchrun has started, prints this error."""
-    if isinstance(error, LostProcessError):
+    """Whether another one of several processes of a training, which torchrun has started, prints this error.
+
+    Before the processes know each other, the first one of each machine prints: the others have the same files.
+    """
+    if error.is_reported is not None:
         return error.is_reported
-    started = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    is_first = not started or os.environ["RANK"] == "0"
-    return not is_first and isinstance(error, StoppedError | NotFiniteError | RecipeError | DataError)
+    if not all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        return False
+    if isinstance(error, StoppedError | NotFiniteError):  # of all processes
+        return os.environ["RANK"] != "0"
+    return isinstance(error, RecipeError | DataError) and os.environ.get("LOCAL_RANK", os.environ["RANK"]) != "0"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -5,18 +5,19 @@ All machines must have the folders of runs, data and cache under the same paths.
 
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from functools import lru_cache, partial
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from regard.console import ProgressLog
-from regard.data.encoding import Encoder, encoded_by
+from regard.data.encoding import encoded_by
+from regard.data.remote import answer, from_table, to_table
 from regard.data.store import groups
 from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, shown
 from regard.predict import load
@@ -26,6 +27,8 @@ from regard.storage.cache import home
 from regard.tasks import task_class
 from regard.training import loop
 from regard.training.loop import describe_saved
+from regard.training.processes import check_reward
+from regard.training.stopping import Stopper
 from regard.types import Prediction
 
 LOOK = 1.0  # seconds between two looks at the metrics
@@ -36,7 +39,7 @@ OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each o
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
 QUIET |= {"RAY_ENABLE_AUTO_CONNECT": "0"}  # and no call starts Ray again after it was shut down
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 @contextmanager
@@ -69,12 +72,12 @@ def connected(address: str, processes: int) -> Iterator[Any]:
 
 def train_new(recipe: Recipe, runs: Path, address: str, processes: int, log: ProgressLog, *, quiet: bool) -> Run:
     """Create a run and train it with processes of a Ray cluster, which also encode data that go to a token store."""
-    with ExitStack() as stack:
-        if task_class(recipe.task).are_stored(recipe):
-            log.begin("starting Ray")
-            ray = stack.enter_context(connected(address, processes))
-            stack.enter_context(encoded_by(partial(_replies, ray, processes)))
-        run = loop.create(recipe, runs, processes, quiet=quiet)
+    check_reward(recipe.train, processes)
+    log.begin("starting Ray")
+    with connected(address, processes) as ray:
+        stored = task_class(recipe.task).are_stored(recipe)
+        with encoded_by(partial(_replies, ray, processes)) if stored else nullcontext():
+            run = loop.create(recipe, runs, processes, quiet=quiet)
         train(run, address, processes, (), log)
     return run
 
@@ -86,10 +89,10 @@ def _replies(
     _set_up_data()
     for group in groups(requests, GROUP * processes):
         try:
-            tasks = ray.data.from_arrow([*map(_table, group)])
-            replies = tasks.map_batches(_encode, fn_args=(tuple(setup),), batch_size=None, batch_format="pyarrow")
+            tasks = ray.data.from_arrow([*map(to_table, group)])
+            replies = tasks.map_batches(answer, fn_args=(tuple(setup),), batch_size=None, batch_format="pyarrow")
             for table in replies.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield from table["parts"].to_pylist()
+                yield from from_table(table)
         except RegardError:
             raise
         except Exception as error:
@@ -98,31 +101,15 @@ def _replies(
             raise LostProcessError(f"the encoding of the data on Ray has ended ({reason}); {how}") from error
 
 
-def _table(parts: Sequence[bytes]) -> Any:
-    """A table of one row: the parts of a request or a reply, which a table of numpy would cut at their last zeros."""
-    import pyarrow
-
-    return pyarrow.table({"parts": pyarrow.array([parts], pyarrow.list_(pyarrow.large_binary()))})
-
-
-def _encode(request: Any, setup: tuple[bytes, ...]) -> Any:
-    """The work of a task: the reply to a request."""
-    return _table(_encoder(setup).reply(request["parts"][0].as_py()))
-
-
-@lru_cache(maxsize=1)
-def _encoder(setup: tuple[bytes, ...]) -> Encoder:
-    return Encoder.of_setup(setup)
-
-
 def train(run: Run, address: str, processes: int, overrides: Sequence[str], log: ProgressLog) -> None:
     """Train a run, new or stopped, with processes of a Ray cluster.
 
     If some are lost, as many start again and go on from the last checkpoint.
     """
-    log.begin("starting Ray")
     settings = run.recipe().train
-    with connected(address, processes) as ray:
+    check_reward(settings, processes)
+    log.begin("starting Ray")
+    with connected(address, processes) as ray, _stopping(ray, run):
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -140,6 +127,17 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
             with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
                 _fit(trainer, run)
+
+
+@contextmanager
+def _stopping(ray: Any, run: Run) -> Iterator[None]:
+    """In the block, a signal ends the processes on Ray at once; the error says what is saved."""
+    try:
+        with Stopper().listening():  # Ray has a handler of its own
+            yield
+    except StoppedError as stopped:
+        ray.shutdown()  # first, so that none of them saves more
+        raise StoppedError(stopped.number, describe_saved(run)) from None
 
 
 @contextmanager
@@ -171,20 +169,27 @@ def _backend(*, on_gpu: bool) -> str:
 
 
 def _fit(trainer: Any, run: Run) -> None:
-    """Train; what ends the training is raised as regard's own error."""
-    try:
-        result = trainer.fit()
-    except KeyboardInterrupt:
-        raise StoppedError(signal.SIGINT, describe_saved(run)) from None
-    except Exception as error:
-        reason = shown(str(error).split("\n", 1)[0])
+    """Train, in a thread: signals reach only the main one. What ends the training is raised as regard's own error."""
+    outcomes: Queue[Any] = Queue()
+    threading.Thread(target=lambda: outcomes.put(_outcome(trainer)), daemon=True).start()
+    outcome = outcomes.get()
+    if isinstance(outcome, Exception):
+        reason = shown(str(outcome).split("\n", 1)[0])
         why = f"the training on Ray has ended after {RESTARTS} restarts at most ({reason})"
-        raise LostProcessError(f"{why}; {describe_saved(run)}") from error
-    failure = (result.metrics or {}).get("error")
+        raise LostProcessError(f"{why}; {describe_saved(run)}") from outcome
+    failure = (outcome.metrics or {}).get("error")
     if failure:
         refused = RegardError(failure)
-        refused.exit_code = result.metrics["exit_code"]
+        refused.exit_code = outcome.metrics["exit_code"]
         raise refused
+
+
+def _outcome(trainer: Any) -> Any:
+    """The result of the training, or the error that has ended it."""
+    try:
+        return trainer.fit()
+    except Exception as error:
+        return error
 
 
 def _train_with_others(work: Mapping[str, Any]) -> None:
@@ -215,6 +220,8 @@ def predict(
 
     `settings` are arguments of `Predictor.predict`; its `seed` is that of the first text.
     """
+    if not batches:
+        return
     with connected(address, processes) as ray:
         _set_up_data()
         begins = [sum(map(len, batches[:index])) for index in range(len(batches))]
@@ -224,7 +231,7 @@ def predict(
             fn_constructor_args=(str(run.path.resolve()), dict(settings), os.getcwd()),
             batch_size=1,
             batch_format="numpy",
-            concurrency=processes,
+            concurrency=min(processes, len(rows)),  # a process without a row would load the run for nothing
         )
         for row in answers.iter_rows():
             yield list(row["answers"])

@@ -30,7 +30,7 @@ from regard.training.card import ModelCard
 from regard.training.embeddings import start_embeddings
 from regard.training.engine import SMALLER_BATCHES
 from regard.training.overview import overview
-from regard.training.processes import ALONE, PARALLEL, Processes, joined, told_if_lost
+from regard.training.processes import ALONE, PARALLEL, Processes, failing_together, joined, told_if_lost
 from regard.training.report import Report
 from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
@@ -61,11 +61,14 @@ def train(
     recipe, origin, packages = _checked(recipe)
     with Stopper().listening() as stopper, joined(recipe.train) as processes, _log(processes, quiet=quiet) as log:
         stopper.say = log.say
-        prepared = _prepare(recipe, origin, given, log)
-        task, examples, data, dev_data, _, _ = prepared
-        with stopper.deferred(), told_if_lost(processes, lambda: "nothing was written"):
-            run, notice = _created(Path(runs), prepared, origin, packages, processes, log)
+        with stopper.deferred():
+            with told_if_lost(processes, lambda: "nothing was written"), _preparing(stopper, processes):
+                prepared = _prepare(recipe, origin, given, log)
+                files = _files(prepared, origin, packages, processes.size)
+            task, examples, data, dev_data, _, _ = prepared
             del prepared
+            with told_if_lost(processes, lambda: "no updates are saved; start again"):
+                run, notice = _created(Path(runs), recipe.name, files, processes, log)
             with _training(run, processes) as locked:
                 _learn(task, examples, data, dev_data, locked, log, stopper, callbacks, processes)
             if notice:
@@ -79,7 +82,14 @@ def create(recipe: Recipe, runs: Path, processes: int, *, quiet: bool = False) -
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
         prepared = _prepare(recipe, origin, NOTHING_GIVEN, log)
-        return _created(runs, prepared, origin, packages, ALONE, log, processes)[0]
+        return _created(runs, recipe.name, _files(prepared, origin, packages, processes), ALONE, log)[0]
+
+
+@contextmanager
+def _preparing(stopper: Stopper, processes: Processes) -> Iterator[None]:
+    """In the block, which changes nothing, signals stop at once; what stops one process stops all at its end."""
+    with failing_together(processes), stopper.not_deferred():
+        yield
 
 
 def _checked(recipe: Recipe) -> tuple[Recipe, Run | None, Mapping[str, plugins.Package]]:
@@ -97,32 +107,30 @@ def _log(processes: Processes, *, quiet: bool) -> AbstractContextManager[Progres
     return current_log(quiet=quiet) if processes.first else ProgressLog(quiet=True)
 
 
-def _created(
-    runs: Path,
-    prepared: "Prepared",
-    origin: Run | None,
-    packages: Mapping[str, plugins.Package],
-    processes: Processes,
-    log: ProgressLog,
-    count: int = 0,
-) -> tuple[Run, str]:
-    """The new run, which the first process creates and writes, and a notice if it has not the name of the recipe.
-
-    `count` is the number of processes that will train it, if that is not these.
-    """
+def _files(
+    prepared: "Prepared", origin: Run | None, packages: Mapping[str, plugins.Package], processes: int
+) -> dict[str, bytes]:
+    """The first files of a run that so many processes will train."""
     task, recipe = prepared.task, prepared.task.recipe
     files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: prepared.digest} | task.files()
     if packages:
         files[storage.PLUGINS] = plugins.to_json(packages)
-    files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train, count or processes.size))
+    files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train, processes))
     if origin is not None:
         _fitting(origin, task, prepared.shapes)
         files[storage.ORIGIN] = origin.origin()
+    return files
+
+
+def _created(
+    runs: Path, name: str, files: Mapping[str, bytes], processes: Processes, log: ProgressLog
+) -> tuple[Run, str]:
+    """The new run, which the first process creates and writes, and a notice if it has not the name of the recipe."""
     if not processes.first:
         return FollowedRun(Path(processes.broadcast(""))), ""
-    run = Run.create(runs, recipe.name, files)
+    run = Run.create(runs, name, files)
     processes.broadcast(str(run.path))
-    older = runs / recipe.name
+    older = runs / name
     notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
     log.say(notice or f"run {run.path}")
     if obstacle := run.latest_obstacle():
@@ -243,33 +251,22 @@ def resume(
         _training(run if processes.first else FollowedRun(run.path), processes) as locked,
     ):
         stopper.say = log.say
-        recipe = prolonging.prolonged_recipe(run, overrides)
-        is_done = run.finished() and recipe == run.recipe()
-        processes.wait_for_all()  # all have read the run before the first one changes it
-        if is_done:
-            log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
-            return run if processes.first else locked
-        now = environment.current(recipe.train, processes.size)
-        changes = environment.describe_changes(run, now, exact=exact)
-        task = task_class(recipe.task).restore(recipe, run.read)
-        if run.has_file(storage.ORIGIN):
-            run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
-        examples = _read(type(task), recipe, _given_again(run, recipe.data, pairs, dev), log)
-        if examples.digest() != run.read(storage.DATA):
-            names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
-            raise DataError(
-                f"the data of {run.path} has changed since its training began: {names}. "
-                "Restore the old data to resume, or train a new run"
-            )
-        data, dev = _encode(task, examples)
-        _check_memory(_shapes(task), recipe.train)
-        examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
+            with _preparing(stopper, processes):  # all read the run before the first one changes it
+                recipe = prolonging.prolonged_recipe(run, overrides)
+                is_done = run.finished() and recipe == run.recipe()
+            if is_done:
+                log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
+                return run if processes.first else locked
+            with _preparing(stopper, processes):
+                now = environment.current(recipe.train, processes.size)
+                changes = environment.describe_changes(run, now, exact=exact)
+                task, examples, data, dev_data = _prepare_again(run, recipe, pairs, dev, log)
             if changes and processes.first:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
             log.say(f"run {run.path}")
-            _learn(task, examples, data, dev, locked, log, stopper, callbacks, processes)
+            _learn(task, examples, data, dev_data, locked, log, stopper, callbacks, processes)
     return run if processes.first else locked
 
 
@@ -288,6 +285,25 @@ def _given(recipe: Recipe, overrides: Sequence[str], pairs: Any, dev: Any) -> tu
         named = replace(data, train=(PAIRS,), dev=(DEV,) if DEV in given else data.dev)
         return replace(recipe, data=named), given
     return recipe, given
+
+
+def _prepare_again(
+    run: Run, recipe: Recipe, pairs: Any, dev: Any, log: ProgressLog
+) -> tuple[AnyTask, Examples, Encoded, Encoded]:
+    """The task of a run and its data, which must be those of its training; its memory is checked, too."""
+    task = task_class(recipe.task).restore(recipe, run.read)
+    if run.has_file(storage.ORIGIN):
+        run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
+    examples = _read(type(task), recipe, _given_again(run, recipe.data, pairs, dev), log)
+    if examples.digest() != run.read(storage.DATA):
+        names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
+        raise DataError(
+            f"the data of {run.path} has changed since its training began: {names}. "
+            "Restore the old data to resume, or train a new run"
+        )
+    encoded = _encode(task, examples)
+    _check_memory(_shapes(task), recipe.train)
+    return task, examples.without_texts(), *encoded  # without texts: frees their memory
 
 
 def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from regard.errors import LostProcessError, NotFiniteError, RecipeError, StoppedError, shown
+from regard.errors import LostProcessError, NotFiniteError, RecipeError, RegardError, StoppedError, shown
 from regard.recipe import Train
 
 PARALLEL = ("auto", "ddp", "fsdp")  # values of train.parallel
@@ -44,8 +44,8 @@ class Processes:
         """The largest of the numbers of all processes."""
         return number
 
-    def broadcast(self, value: Any) -> Any:
-        """The value of the first process, which can be written as JSON; those of the others are not used."""
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """The value of one process, which can be written as JSON; those of the others are not used."""
         return value
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -90,14 +90,14 @@ class Group(Processes):
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def broadcast(self, value: Any) -> Any:
-        """The value of the first process, sent as JSON: torch's own way to send objects is pickle."""
-        content = torch.tensor(list(json.dumps(value).encode()) if self.first else [], dtype=torch.uint8)
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """The value of one process, sent as JSON: torch's own way to send objects is pickle."""
+        content = torch.tensor(list(json.dumps(value).encode()) if self.rank == source else [], dtype=torch.uint8)
         size = torch.tensor(len(content))
-        dist.broadcast(size, 0)
-        if not self.first:
+        dist.broadcast(size, source)
+        if self.rank != source:
             content = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(content, 0)
+        dist.broadcast(content, source)
         return json.loads(bytes(content.tolist()))
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -145,7 +145,7 @@ def joined(settings: Train) -> Iterator[Processes]:
     if settings.parallel == "auto" and (not _was_started_with_others() or os.environ["WORLD_SIZE"] == "1"):
         yield ALONE
         return
-    _check_reward(settings, int(os.environ.get("WORLD_SIZE", "1")))
+    check_reward(settings, int(os.environ.get("WORLD_SIZE", "1")))
     if not dist.is_available():
         raise RecipeError("this build of torch has no torch.distributed; leave out train.parallel, and use one process")
     _begin(settings)
@@ -173,7 +173,7 @@ def _begin(settings: Train) -> None:
         ) from error
 
 
-def _check_reward(settings: Train, count: int) -> None:
+def check_reward(settings: Train, count: int) -> None:
     """Refuse train.reward if there is more than one process."""
     if settings.reward and count > 1:
         raise RecipeError(f"train.reward is for one process, not {count}; leave it out, or start one process")
@@ -182,8 +182,41 @@ def _check_reward(settings: Train, count: int) -> None:
 def _known(settings: Train, *, ends: bool) -> Processes:
     """The processes of the group there is."""
     group = Group(ends=ends)
-    _check_reward(settings, group.size)
+    check_reward(settings, group.size)
     return ALONE if settings.parallel == "auto" and group.size == 1 else group
+
+
+@contextmanager
+def failing_together(processes: Processes) -> Iterator[None]:
+    """If the block fails in any process, raise an error in all; the first process reports it.
+
+    Each process raises its own error, and one without any that of the first process that has failed. All processes
+    enter the block, and none calls another one in it.
+    """
+    own: RegardError | None = None
+    try:
+        yield
+    except RegardError as error:
+        own = error
+    shared = _shared_error(processes, own)
+    if shared is not None:
+        processes.wait_for_end_of_first()
+        raise shared
+
+
+def _shared_error(processes: Processes, own: RegardError | None) -> RegardError | None:
+    """The error to raise in this process if any process has one; None if none has."""
+    failed = processes.maximum(processes.size - processes.rank if own else 0)
+    if not failed:
+        return None
+    rank = processes.size - failed
+    signal = own.number if isinstance(own, StoppedError) else 0
+    sentence, code, number = processes.broadcast([str(own), own.exit_code, signal] if own else None, rank)
+    if own is None:
+        own = StoppedError(number) if number else RegardError(f"process {rank} of {processes.size}: {sentence}")
+        own.exit_code = code
+    own.is_reported = not processes.first
+    return own
 
 
 @contextmanager
@@ -194,19 +227,27 @@ def told_if_lost(processes: Processes, saved: Callable[[], str]) -> Iterator[Non
     """
     try:
         yield
-    except (StoppedError, NotFiniteError):  # in all processes
-        processes.wait_for_end_of_first()
-        raise
     except BaseException as error:
-        if processes.size == 1 or not is_lost(error):
-            if processes.size > 1:
-                with suppress(RuntimeError):
-                    _store().set(ENDED, "1")
+        if processes.size == 1 or (isinstance(error, RegardError) and error.is_reported is not None):
+            raise
+        if isinstance(error, StoppedError | NotFiniteError):  # in all processes
+            processes.wait_for_end_of_first()
+            raise
+        if not is_lost(error):
+            _tell_others(error)
             raise
         raise LostProcessError(
             f"another process of the training has ended, or has not answered in time; {saved()}",
             is_reported=not _may_report(processes),
         ) from error
+
+
+def _tell_others(error: BaseException) -> None:
+    """Let the others know that this process ends by an error of its own; the first one that does so reports it."""
+    with suppress(RuntimeError):  # the store has ended with the first process
+        _store().set(ENDED, "1")
+        if isinstance(error, RegardError):
+            error.is_reported = _store().add(REPORTED, 1) > 1
 
 
 def is_lost(error: BaseException) -> bool:

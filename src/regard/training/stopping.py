@@ -73,14 +73,20 @@ class Stopper:
             self._deferring = before
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """In the block, signals raise StoppedError at once; so does one that was noted before."""
+    def not_deferred(self) -> Iterator[None]:
+        """In the block, signals raise StoppedError at once."""
         before, self._deferring = self._deferring, False
         try:
-            self.check()
             yield
         finally:
             self._deferring = before
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the block, signals raise StoppedError at once; so does one that was noted before."""
+        with self.not_deferred():
+            self.check()
+            yield
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
