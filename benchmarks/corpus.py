@@ -193,6 +193,7 @@ def step(folder: Path) -> None:
             before = time.perf_counter()
             engine.task.collate(data, batches[number + 1000])
             collate[name].append(time.perf_counter() - before)
+            torch.manual_seed(number)  # both drop the same units
             before = time.perf_counter()
             engine.update(batches, stopper)
             times[name].append(time.perf_counter() - before)

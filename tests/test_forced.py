@@ -208,5 +208,5 @@ def test_runs_and_examples_that_cannot_be_aligned_are_refused(tmp_path: Path) ->
     with pytest.raises(DataError, match="here:7: a side has more than 5,000 tokens; take the pair out"):
         force(without_attention, [Example("a", "A" * 5001, origin="here:7")])
     classifier = regard.load(regard.train("moods", "train.updates=1", "data.size=50", runs=tmp_path, quiet=True))
-    with pytest.raises(RecipeError, match="is a run of the task 'classify'; forced decoding needs translate"):
+    with pytest.raises(RecipeError, match="is a run of the task 'classify'; only runs of translate"):
         force(classifier, [Example("a", "A")])

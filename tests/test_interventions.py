@@ -335,6 +335,9 @@ def test_the_command_prints_outputs_differences_and_maps(tmp_path: Path) -> None
     assert "\nbefore\n" in out
     assert "\nafter\n" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map-after.csv", "map-before.csv", "map.html"]
+    given = printed(tmp_path, "intervene", run, text, "erase A", "silence", "--target", "DET NOUN")
+    assert "\nafter    DET NOUN\t" in given
+    assert "\nchanged  " not in given
     content = json.loads(printed(tmp_path, "intervene", run, text, "erase A", "--json"))
     assert content["interventions"] == ["erase 1"]
     assert content["before"]["text"] == "DET NOUN PUNCT"

@@ -471,9 +471,9 @@ class AttentionMaps:
         return framed(self, title)
 
 
-def numbered(noun: str, count: int) -> str:
-    """The numbers of so many heads or layers, for error messages."""
-    return f"{noun}s 1 to {count}" if count > 1 else f"one {noun}, {noun} 1"
+def numbered(noun: str, count: int, first: int = 1) -> str:
+    """The numbers of so many heads, layers or rows, for error messages."""
+    return f"{noun}s {first} to {first + count - 1}" if count > 1 else f"one {noun}, {noun} {first}"
 
 
 def _is_punctuation(label: str) -> bool:

@@ -460,7 +460,8 @@ def _content(name: str | Path) -> tuple[Path, bytes]:
         with path.open("rb") as file:
             return path, file.read(LARGEST_RECIPE + 1)
     except (OSError, ValueError) as error:
-        raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecipeError(f"the recipe {path} cannot be read: {reason}") from error
 
 
 def _decode(content: bytes, origin: str) -> str:

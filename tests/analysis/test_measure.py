@@ -272,7 +272,7 @@ def test_attention_that_reaches_no_output_is_not_used() -> None:
     for layer in predictor.model.decoder.layers:
         assert layer.cross is not None
         torch.nn.init.zeros_(layer.cross.out.weight)
-    trust = measure(predictor, EXAMPLES)
+    trust = measure(predictor, EXAMPLES * 4)
     assert trust.uniform == trust.permuted == Replaced(0.0, 0.0)
     assert trust.line == (
         "attention is not used, so the map explains nothing: uniform weights change 0% of the outputs, permuted ones 0%"
@@ -281,7 +281,8 @@ def test_attention_that_reaches_no_output_is_not_used() -> None:
 
 def test_the_line_names_the_ceiling_and_grades_by_it() -> None:
     trust = Trust(
-        *(7, 35, Estimate(0.4, 0.35, 0.45), Estimate(0.0, -0.05, 0.05), None, Replaced(0.9, -1.0), Replaced(1.0, -2.0)),
+        *(10, 35, Estimate(0.4, 0.35, 0.45), Estimate(0.0, -0.05, 0.05), None),
+        *(Replaced(0.9, -1.0), Replaced(1.0, -2.0)),
         *(0.1, 0.2, {}, "the map", "tokens removed"),
     )
     assert trust.line == (
@@ -291,6 +292,9 @@ def test_the_line_names_the_ceiling_and_grades_by_it() -> None:
     assert replace(trust, ceiling=Estimate(0.5, 0.4, 0.6)).line.startswith("trust the map: ")
     assert ", another run's 0.80 (0.7" in replace(trust, ceiling=Estimate(0.8, 0.7, 0.9)).line
     assert replace(trust, agreement=Estimate(0.2, 0.14, 0.3)).line.startswith("do not trust the map: ")
+    too_few = "too little of how far the map may be trusted; measure on at least 10"
+    assert replace(trust, examples=9).line == f"9 examples tell {too_few}"
+    assert replace(trust, examples=1).line == f"1 example tells {too_few}"
     content = json.loads(json.dumps(trust.to_dict()))
     assert content["agreement"] == {"value": 0.4, "low": 0.35, "high": 0.45}
     assert content["ceiling"] is None
@@ -309,7 +313,7 @@ def test_another_run_must_have_the_same_tokens() -> None:
 
 
 def test_other_tasks_are_refused() -> None:
-    with pytest.raises(RecipeError, match="needs translate"):
+    with pytest.raises(RecipeError, match="only runs of translate"):
         measure(regard.load(GOLDEN / "classify" / "finished", device="cpu"), EXAMPLES)
 
 
@@ -457,12 +461,16 @@ def test_a_measurement_of_the_present_weights_needs_a_sentence(copied: Path, lin
 
 
 def test_the_command_prints_stores_and_shows_the_line(copied: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text("abc\tcba\ndabca\tac\nbd\tbdc\n", encoding="utf-8")
+    pairs = "abc\tcba\ndabca\tac\nbd\tbdc\n"
+    (tmp_path / "few.tsv").write_text(pairs, encoding="utf-8")
+    (tmp_path / "pairs.tsv").write_text(pairs * 4, encoding="utf-8")
     regard_command = shared_commands()
-    as_json = regard_command("measure", copied, "pairs.tsv", "--json", "--quiet", folder=tmp_path)
+    as_json = regard_command("measure", copied, "few.tsv", "--json", "--quiet", folder=tmp_path)
     as_json.assert_behaved()
     content = json.loads(as_json.out)
     assert content["examples"] == 3
+    assert content["line"].startswith("3 examples tell too little")
+    assert not (copied / "measures.json").exists()
     plain = regard_command("measure", copied, "pairs.tsv", "--quiet", "--other", copied, folder=tmp_path)
     plain.assert_behaved()
     assert plain.lines[0].startswith("agreement with erasing source positions")

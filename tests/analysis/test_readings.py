@@ -49,7 +49,7 @@ def test_the_mean_of_the_last_layer_is_the_map_that_predictions_show(name: str) 
 
 
 def test_a_run_without_attention_to_words_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="needs translate"):
+    with pytest.raises(RecipeError, match="only runs of translate"):
         readings(regard.load(GOLDEN / "tag" / "finished", device="cpu"), EXAMPLES)
 
 

@@ -47,6 +47,7 @@ def test_values_in_brackets_are_tried_and_others_hold_for_all() -> None:
     ("overrides", "sentence"),
     [
         (["train.seed=1"], "nothing to sweep: give a key several values, such as"),
+        (["train.seed=[1,2"], "'train.seed=[1,2' begins a list, and has no ] at its end; write train.seed="),
         (["train.seed=[]"], "train.seed has no value in the sweep"),
         (["train.seed=[1,2,1]"], "train.seed has 1 twice in the sweep"),
         (["train.seed=[1]", "train.seed=[2]"], "train.seed has two lists of values in the sweep"),

@@ -628,6 +628,26 @@ def test_a_name_that_was_not_recorded_is_an_error_with_the_nearest_names():
             access("atention")
 
 
+def test_rows_that_no_module_has_and_a_model_without_a_name_are_named_in_sentences():
+    model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    states = torch.randn(2, 5, 8)
+    with record(model, rows=[99]) as recording:
+        model(states, states, states)
+    for access in (recording.maps, lambda: recording.map("")):
+        with pytest.raises(RecipeError, match=r"the modules that ran have rows 0 to 4, and none of those in rows=$"):
+            access()
+    with record(model) as recording:
+        model(states, states, states)
+    for access, sentence in (
+        (lambda: recording.map("x"), "^'x' is not in the recording; the nearest names are the model itself$"),
+        (lambda: recording.map("", head=9), "^head 9: the model itself has heads 1 to 2$"),
+        (lambda: recording.map("", rows=["a"]), "^the model itself has 5 rows; give as many labels, not 1$"),
+        (lambda: recording.map("", columns=["a"] * 6), "^the model itself has 5 columns; give as many labels, not 6$"),
+    ):
+        with pytest.raises(RecipeError, match=sentence):
+            access()
+
+
 def run(model: Seq2Seq, **settings: object) -> Recording:
     """The recording of one forward pass."""
     with record(model, **settings) as recording:

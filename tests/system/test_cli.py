@@ -1489,6 +1489,8 @@ def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_p
     ]
     report = json.loads(regard("data", "dates", "--json").lines[0])
     assert (report["corpus"], report["origins"]["dates"]["licence"]) == ("dates", "Apache 2.0, as regard itself")
+    unknown = refused(regard("data", "dates", "data.corpus=dats"))
+    assert unknown.startswith("unknown corpus 'dats'; did you mean 'dates'?")
     known = regard("data", "multi30k_tiny", folder=tmp_path)
     data = "${REGARD_DATA:-data}"
     prepare = f"python benchmarks/multi30k.py prepare {data}/multi30k {data}/multi30k-tokenised"

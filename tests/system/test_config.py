@@ -65,6 +65,11 @@ def test_the_command_writes_a_file_that_can_be_trained(tmp_path: Path) -> None:
     assert recipes.parse(again, "again") == recipes.load("copy", ["train.updates=7", "train.seed=5"])
     refused = shared_commands()("config", "mine.toml", "-o", "mine.toml", folder=tmp_path)
     assert (refused.code, "would replace" in refused.error) == (2, True)
+    edited = (tmp_path / "mine.toml").read_text("utf-8") + "# edited\n"
+    (tmp_path / "mine.toml").write_text(edited, "utf-8")
+    refused = shared_commands()("config", "reverse", "-o", "mine.toml", folder=tmp_path)
+    assert (refused.code, "exists, and may have been edited" in refused.error) == (2, True)
+    assert (tmp_path / "mine.toml").read_text("utf-8") == edited
 
 
 def test_without_a_recipe_all_keys_have_their_defaults(tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
     for arguments, words in {
         ("train", "reverse", "--processes", "2"): "torchrun --standalone --nproc-per-node 2 -m regard train",
         ("train", "reverse", "--ray", ""): "--ray needs the address of a Ray cluster",
+        ("train", "reverse", "--ray", "127.0.0.1:1"): "no Ray cluster answers at '127.0.0.1:1' (",
         ("train", "reverse", "--ray", "local", "--dry-run"): "--ray takes no --dry-run",
         ("train", "reverse", *REWARDED, "--ray", "local", "--processes", "2"): "train.reward is for one process, not 2",
         ("predict", "runs/undisturbed", "texts", "--processes", "2"): "--processes is for --ray",

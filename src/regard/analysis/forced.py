@@ -101,6 +101,6 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
 def translator(predictor: Predictor) -> Transduce:
     """The task of the run, or RecipeError if it is not `translate`."""
     if not isinstance(predictor.task, Transduce):
-        task = predictor.task.recipe.task
-        raise RecipeError(f"{predictor.run.path} is a run of the task {task!r}; forced decoding needs translate")
+        own = f"{predictor.run.path} is a run of the task {predictor.task.recipe.task!r}"
+        raise RecipeError(f"{own}; only runs of translate can be made to write a given output")
     return predictor.task

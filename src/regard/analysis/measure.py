@@ -38,6 +38,7 @@ LEAST_CHANGED = 0.02  # share of outputs; and fewer than this
 MARGIN = 0.1  # of agreement above the floor: weights of an untrained model agree a little, since both follow its keys
 GOOD = 0.5  # agreement from which a map may be trusted, if no other run says how high it can be
 NEAR = 0.75  # or this share of the agreement of another run
+FEWEST = 10  # examples from which the intervals of the bootstrap mean anything
 VERSION = 1  # of the summary that a run stores
 
 
@@ -288,8 +289,16 @@ class Trust:
         return self.agreement.low > self.floor.high + MARGIN
 
     @property
+    def tells(self) -> bool:
+        """Whether there were enough examples to say how far the maps may be trusted."""
+        return self.examples >= FEWEST
+
+    @property
     def line(self) -> str:
         """One sentence that says how far the maps may be trusted."""
+        if not self.tells:
+            few = "1 example tells" if self.examples == 1 else f"{self.examples} examples tell"
+            return f"{few} too little of how far the map may be trusted; measure on at least {FEWEST}"
         weights = f"uniform weights change {self.uniform.changed:.0%} of the outputs, permuted ones "
         weights += f"{self.permuted.changed:.0%}"
         if not self.is_used:
@@ -382,7 +391,10 @@ def _mean_of(maps: Sequence[AttentionMap], mass: Callable[[AttentionMap], Tensor
 
 
 def store(run: Run, trust: Trust) -> None:
-    """Keep the result in the run, for `regard look` and predictions; it counts as long as the weights are the same."""
+    """Keep the result in the run, for `regard look` and predictions; it counts as long as the weights are the same.
+
+    It replaces that of an earlier measurement.
+    """
     weights = run.manifest().files.get(MODEL, [])
     content = {"format": VERSION, "weights": weights} | trust.to_dict()
     run.store_measures(json.dumps(content, indent=1).encode() + b"\n")

@@ -16,7 +16,7 @@ from regard.analysis.trials import Trials
 from regard.analysis.workers import Job, Trainings, Workers
 from regard.console import ProgressLog, current_log
 from regard.device import choose_device, uses_threads
-from regard.errors import RecipeError, RegardError, quantity
+from regard.errors import RecipeError, RegardError, quantity, shown
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.storage.files import digest
@@ -71,6 +71,8 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], dict[str, list
     for text in overrides:
         key, equals, value = text.partition("=")
         key, value = key.strip(), value.strip()
+        if value.startswith("[") and not value.endswith("]"):
+            raise RecipeError(f"{shown(text)} begins a list, and has no ] at its end; write {key}=[VALUE,VALUE]")
         if not (equals and value.startswith("[") and value.endswith("]")):
             fixed.append(text)
             continue

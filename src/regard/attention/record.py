@@ -77,7 +77,7 @@ class Selection:
         if self.heads is None:
             return None
         if self.heads[-1] > count:
-            raise RecipeError(f"head {self.heads[-1]}: {name} has {numbered('head', count)}")
+            raise RecipeError(f"head {self.heads[-1]}: {_named(name)} has {numbered('head', count)}")
         return None if heads is None else [head - 1 for head in self.heads]
 
     def row_indices(self, first: int, count: int) -> list[int] | None:
@@ -150,8 +150,8 @@ class Recording:
     def joined(self, name: str) -> Float[Tensor, "batch *heads query key"]:
         """The weights of one module, with the rows of all its calls joined; RecipeError if it was not recorded."""
         if name not in self.calls:
-            near = ", ".join(get_close_matches(name, list(self.calls), n=NAMED, cutoff=0))
-            names = f"the nearest names are {near}" if near else self._nothing()
+            near = get_close_matches(name, list(self.calls), n=NAMED, cutoff=0)
+            names = f"the nearest names are {_some(near)}" if near else self._nothing()
             raise RecipeError(f"{shown(name)} is not in the recording; {names}")
         return _joined(name, self.calls[name], [span.total for span in self._spans(name)])
 
@@ -161,6 +161,9 @@ class Recording:
 
     def _nothing(self) -> str:
         """Why nothing was recorded."""
+        if self.totals:
+            rows = numbered("row", max(self.totals.values()), first=0)
+            return f"the modules that ran have {rows}, and none of those in rows="
         if not self.not_chosen:
             return NOTHING
         return f"the modules in layers= ran no attention; {_some(self.not_chosen)} did"
@@ -188,14 +191,17 @@ class Recording:
         weights = self.of_heads(name, row)
         numbers = self.selection.heads or tuple(range(1, len(weights) + 1))
         if head is not None and head not in numbers:
-            recorded = f"{name} has {numbered('head', len(numbers))}"
+            recorded = f"{_named(name)} has {numbered('head', len(numbers))}"
             if self.selection.heads:
-                recorded = f"of {name}, only {', '.join(map(str, numbers))} were recorded"
+                recorded = f"of {_named(name)}, only {', '.join(map(str, numbers))} were recorded"
             raise RecipeError(f"head {head}: {recorded}")
         kept = self.row_numbers(name)
         labels = rows or tuple(map(str, range(self._total(name))))
         if len(labels) == self._total(name):
             labels = [labels[number] for number in kept]
+        for axis, given, size in (("row", labels, len(kept)), ("column", columns, weights.shape[-1])):
+            if given and len(given) != size:
+                raise RecipeError(f"{_named(name)} has {quantity(size, axis)}; give as many labels, not {len(given)}")
         site = self.sites.get(name)
         only = numbers[0] if len(numbers) == 1 else head
         return AttentionMap(
@@ -333,9 +339,14 @@ def _joined(name: str, calls: Sequence[Tensor], totals: Sequence[int]) -> Tensor
     return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
 
 
+def _named(name: str) -> str:
+    """The name of a module, for messages."""
+    return name or "the model itself"
+
+
 def _some(names: Iterable[str]) -> str:
     """The first of the names, for messages."""
-    names = [name or "the model itself" for name in names]
+    names = [_named(name) for name in names]
     return ", ".join([*names[:MOST_LISTED], *["..."] * (len(names) > MOST_LISTED)])
 
 

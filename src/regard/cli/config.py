@@ -11,6 +11,7 @@ import typer
 
 from regard.cli import completion
 from regard.cli.core import Overrides, check_outputs, say, stdout_width, write_line
+from regard.errors import RecipeError, shown
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
@@ -35,6 +36,7 @@ def config(
 
     Every key has its meaning, its default and the values that it may have. Keys that RECIPE or KEY=VALUE set are set;
     all others are commented out. The file means what the recipe means: regard config dates -o mine.toml
+    A file that exists is not replaced.
     """
     from regard import recipe as recipes
     from regard import storage
@@ -56,6 +58,8 @@ def config(
             write_line(line)
         return
     check_outputs([out], [Path(recipe)] if recipe and recipe.endswith(".toml") else [])
+    if out.is_file():
+        raise RecipeError(f"{shown(out)} exists, and may have been edited; give another name, or remove it first")
     storage.write(out, "".join(f"{line}\n" for line in lines).encode())
     say(f"written: {out}; train it with: regard train {out}")
 

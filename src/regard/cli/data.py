@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from regard.cli.core import RECIPE, Json, Overrides, to_json, write_beside, write_command, write_line
-from regard.errors import DataError, RecipeError
+from regard.errors import DataError, RecipeError, UnknownNameError
 
 if TYPE_CHECKING:
     from regard.data.origins import Origin
@@ -16,6 +16,7 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     named, then under $REGARD_DATA, then under ./data. Of known corpora, it prints the origin, the licence, and the
     commands that prepare the files. regard downloads nothing.
     """
+    from regard import catalogue
     from regard import recipe as recipes
     from regard.data.needs import how_to_fix, needs
     from regard.data.origins import origins
@@ -26,6 +27,8 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
         raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
     about, files, known = recipes.comment(recipe), needs(settings), origins(loaded)
     corpus = "" if settings.train else settings.corpus
+    if corpus and corpus not in (names := catalogue.tables()["corpora"].lines()):
+        raise UnknownNameError("corpus", corpus, names)
     if as_json:
         listed = [file._asdict() | {"path": str(file.path) if file.path else None} for file in files]
         described = {folder: origin._asdict() for folder, origin in known.items()}

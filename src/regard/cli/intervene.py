@@ -98,7 +98,7 @@ def intervene(
     if as_json:
         write_line(to_json(result.to_dict()))
         return
-    for line in _lines(result):
+    for line in _lines(result, forced=target is not None):
         write_line(line)
     for name, attention in maps.items():
         write_line("")
@@ -144,13 +144,13 @@ def _what(result: "Intervened") -> str:
     return ", ".join(map(str, result.interventions))
 
 
-def _lines(result: "Intervened") -> list[str]:
-    """The outputs, and the difference token by token."""
+def _lines(result: "Intervened", *, forced: bool) -> list[str]:
+    """The outputs, which are the same if they are forced, and the difference token by token."""
     changed = result.marked if result.changed else "nothing"
     lines = [
         f"before   {one_line(result.before.text)}\t{result.before.score:.3f}",
         f"after    {one_line(result.after.text)}\t{result.after.score:.3f}",
-        f"changed  {one_line(changed)}",
+        *([] if forced else [f"changed  {one_line(changed)}"]),
         f"by       {one_line(_what(result))}",
     ]
     shown_tokens = [one for one in result.diff if one.kind != "same" or one.change is not None]

@@ -33,8 +33,9 @@ def measure(
     Every source position of each example is erased in turn, and the exact change of the log-probability of each output
     token is compared with its row of the map, by Kendall's tau-b: 1 is the same order, 0 is chance. The floor is a
     permuted map, the ceiling the agreement with another run. It also says what uniform and permuted attention weights
-    do to the outputs. The run is forced to write the targets. The last line is stored in the run, and `regard look`
-    shows it under the map, unless --layer or --head chose another map to measure.
+    do to the outputs. The run is forced to write the targets. The last line is stored in the run in place of an earlier
+    one, and `regard look` shows it under the map. It is not stored if there were fewer than 10 examples, which tell too
+    little, or if --layer or --head chose another map to measure.
     """
     from regard.console import ProgressLog
     from regard.storage import Run
@@ -59,7 +60,7 @@ def measure(
         write_line(to_json(trust.to_dict()))
     else:
         _write(trust)
-    if choice == SHOWN:
+    if choice == SHOWN and trust.tells:
         try:
             store(predictor.run, trust)
         except RegardError as error:  # the run may be read-only, or be trained just now; the result was printed

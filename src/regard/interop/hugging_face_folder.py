@@ -40,7 +40,8 @@ class ModelFolder:
         """The configuration of the model."""
         content = self.read(CONFIG, LARGEST_CONFIG)
         if content is None:
-            why = f"no {CONFIG}" if self.path.is_dir() else "there is no such folder"
+            there = self.path.is_dir()
+            why = f"no {CONFIG}; --from names another toolkit" if there else "there is no such folder"
             raise DataError(f"{self.path} is no folder of a Hugging Face model: {why}")
         return parse_json(content, dict, self.path / CONFIG)
 

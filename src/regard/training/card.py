@@ -5,6 +5,7 @@ from typing import Any
 
 from regard import __version__, plugins
 from regard.device import only_shapes
+from regard.errors import quantity
 from regard.recipe import Recipe
 from regard.storage import CARD, Run
 from regard.tasks import AnyTask
@@ -64,12 +65,14 @@ def _purpose(recipe: Recipe, parameters: int, exported: str) -> Iterator[str]:
     """What the model does, and its parts."""
     model = recipe.model
     yield f"A model for the task `{recipe.task}` from {recipe.source}, with {parameters:,} parameters."
-    kinds = f"encoder: {model.encoder.kind}, {model.encoder.layers} layers of width {model.encoder.dim}"
+    kinds = f"encoder: {model.encoder.kind}, {quantity(model.encoder.layers, 'layer')} of width {model.encoder.dim}"
     if recipe.task == "translate":
         order = f", order {model.decoder.order}" if model.decoder.kind == "recurrent" else ""
-        kinds += f"; decoder: {model.decoder.kind}{order}, {model.decoder.layers} layers of width {model.decoder.dim}"
+        layers = quantity(model.decoder.layers, "layer")
+        kinds += f"; decoder: {model.decoder.kind}{order}, {layers} of width {model.decoder.dim}"
     attention = model.decoder.cross_attention.of(model.attention)
-    yield f"It has an {kinds}; attention: score {attention.score}, {attention.normalizer}, {attention.heads} heads."
+    heads = quantity(attention.heads, "head")
+    yield f"It has an {kinds}; attention: score {attention.score}, {attention.normalizer}, {heads}."
     if exported:
         yield f"This folder is an export for {exported}."
 

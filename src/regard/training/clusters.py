@@ -5,6 +5,7 @@ All machines must have the folders of runs, data and cache under the same paths.
 
 import logging
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -31,6 +32,7 @@ from regard.training.processes import check_reward
 from regard.training.stopping import Stopper
 from regard.types import Prediction
 
+ANSWER = 5.0  # seconds that a cluster may take to answer
 LOOK = 1.0  # seconds between two looks at the metrics
 LOCAL = "local"  # the address that starts Ray on this machine, for this command alone
 RESTARTS = 3  # after processes were lost
@@ -59,15 +61,32 @@ def connected(address: str, processes: int) -> Iterator[Any]:
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address == LOCAL:
         options |= {"num_cpus": processes, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    else:
+        _check_answers(address)
     try:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = shown(str(error).split("\n", 1)[0])
-        raise RecipeError(f"no Ray cluster answers at {shown(address)} ({reason}); give HOST:PORT, or local") from error
+        raise _no_cluster(address, str(error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """RecipeError at once if nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():  # Ray knows what is wrong with it
+        return
+    try:
+        socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> RecipeError:
+    first = shown(reason.split("\n", 1)[0])
+    return RecipeError(f"no Ray cluster answers at {shown(address)} ({first}); give HOST:PORT, or local")
 
 
 def train_new(recipe: Recipe, runs: Path, address: str, processes: int, log: ProgressLog, *, quiet: bool) -> Run:

@@ -69,7 +69,8 @@ def read_yaml(path: Path, toolkit: str, *, texts: bool = False) -> Any:
             raise DataError(f"{path} has more than {LARGEST:,} bytes, so it is not read")
         content = path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); name the folder of a model of {toolkit}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path} cannot be read ({reason}); name the folder of a model of {toolkit}") from error
     return parse_yaml(content, path, toolkit, texts=texts)
 
 
