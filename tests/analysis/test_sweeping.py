@@ -41,6 +41,8 @@ def test_values_in_brackets_are_tried_and_others_hold_for_all() -> None:
     assert axes == {"train.seed": ["1", "2"], "data.train": ['"a,b.tsv"', "c.tsv"], "tokens.size": ["7"]}
     nested = split_overrides(['train.reward=[["bleu", "chrf"], bleu]'])[1]
     assert nested == {"train.reward": ['["bleu", "chrf"]', "bleu"]}
+    quoted = split_overrides(["""data.train=["it's.tsv",b.tsv,]"""])[1]
+    assert quoted == {"data.train": ['"it\'s.tsv"', "b.tsv"]}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,9 @@ def test_values_in_brackets_are_tried_and_others_hold_for_all() -> None:
         (["train.seed=[1,2"], "'train.seed=[1,2' begins a list, and has no ] at its end; write train.seed="),
         (["train.seed=[]"], "train.seed has no value in the sweep"),
         (["train.seed=[1,2,1]"], "train.seed has 1 twice in the sweep"),
+        (['train.seed=[1,2"]'], "'train.seed=.1,2\"]' has a quote or a bracket without its end"),
+        (["data.train=[it's.tsv,b.tsv]"], '"data.train=.it\'s.tsv,b.tsv]" has a quote or a bracket without its end'),
+        (["data.train=[x[1.tsv,b.tsv]"], "'data.train=.x.1.tsv,b.tsv]' has a quote or a bracket without its end"),
         (["train.seed=[1]", "train.seed=[2]"], "train.seed has two lists of values in the sweep"),
         (["name=[a,b]"], "runs of a sweep are named by their values; give one name"),
         (["train.sed=[1,2]"], "unknown key 'train.sed' in the overrides"),

@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -320,6 +321,24 @@ def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(folder: P
     after = prepare(recipe)
     assert after[0].digest() != before
     assert_same(prepare(recipe_for(folder, f"data.train={name}")), after)
+
+
+def test_a_file_that_changes_while_the_checksum_of_another_is_computed_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = folder / "first.tsv", folder / "second.tsv"
+    for path in (first, second):
+        path.write_text("\n".join(lines(80, 5)))
+    compute = shards._compute_digest
+
+    def change(name: str) -> bytes:
+        if name == str(second):
+            first.write_text(first.read_text().replace("cde", "edc"))
+        return compute(name)
+
+    monkeypatch.setattr(shards, "_compute_digest", change)
+    with pytest.raises(DataError, match=f"^{re.escape(str(first))} changed while it was read; wait until"):
+        prepare(recipe_for(folder, STORED, f'data.train=["{first}", "{second}"]'))
 
 
 def test_an_unchanged_file_is_read_from_the_cache_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Every finished run has its model card as README.md, and a run that goes on gets it anew."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,31 @@ def test_a_finished_run_has_its_card(run: Run) -> None:
     assert f"with {parameters:,} parameters" in text
     assert f"{run.recipe().metric}, on all of the dev data" in text
     assert run.metrics()[-1]["signature"] in text
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "parts"),
+    [
+        (
+            "reverse",
+            "`translate` from text",
+            "encoder: recurrent, [^;]*; decoder: recurrent, order [^;]*; attention: .*",
+        ),
+        ("sentences", "`language_model` from text", "decoder: transformer, [^;]*; attention: score scaled_dot, .*"),
+        ("clues", "`masked_lm` from text", "encoder: transformer, [^;]*; attention: score scaled_dot, .*"),
+        (
+            "waves",
+            "`forecast` from series",
+            "decoder: recurrent, [^;]*; attention: by location, to the values at the lags",
+        ),
+    ],
+)
+def test_the_card_names_the_parts_that_the_model_has(tmp_path: Path, name: str, task: str, parts: str) -> None:
+    recipe = recipes.load(name, ["train.updates=1", "train.validate=1", "train.validate_examples=2", "train.threads=1"])
+    made = train(recipe, runs=tmp_path, quiet=True)
+    purpose = made.read(CARD).decode().split("\n\n")[1:3]
+    assert purpose[0].startswith(f"A model for the task {task}, with ")
+    assert re.fullmatch(f"Parts: {parts}\\.", purpose[1]), purpose[1]
 
 
 def test_a_run_that_goes_on_gets_its_card_anew(run: Run) -> None:

@@ -36,10 +36,11 @@ class Records:
         self.parameters: dict[str, dict[str, Any]] = {}
         self.ends: list[Any] = []
         self.opened: list[dict[str, Any]] = []
-        self.failing = False
+        self.failures = 0  # writes that are to fail
 
     def add(self, record: str, update: int, name: str, value: Any) -> None:
-        if self.failing:
+        if self.failures:
+            self.failures -= 1
             raise OSError("no space left")
         self.records.setdefault(record, []).append((update, name, value))
 
@@ -54,9 +55,9 @@ class FakeRun:
     def log(self, values: dict[str, Any], step: int, commit: bool) -> None:
         assert step > self.step
         assert commit, "a step that is not committed is lost in a kill"
-        self.step = step
         for name, value in values.items():
             self.kept.add(self.id, step, name, value)
+        self.step = step
 
     def finish(self, exit_code: int) -> None:
         self.kept.ends.append(exit_code)
@@ -181,11 +182,22 @@ def test_a_resumed_run_has_every_point_once(
 
 def test_a_record_that_cannot_be_written_leaves_the_run_resumable(tmp_path: Path, kept: Records, text: str) -> None:
     plain = regard.train(tiny("name=plain"), pairs=PAIRS, runs=tmp_path, quiet=True)
-    kept.failing = True
+    kept.failures = 1000
     with pytest.raises(CallbackError, match=r"failed at update 21 \(OSError: no space left\); 21 updates are saved"):
         regard.train(tiny(), pairs=PAIRS, runs=tmp_path, quiet=True, callbacks=writers([text], tmp_path))
     run = regard.resume(tmp_path / "tiny", pairs=PAIRS, quiet=True)
     assert run.read(MODEL) == plain.read(MODEL)
+
+
+def test_points_of_a_write_that_failed_are_written_when_the_training_ends(
+    tmp_path: Path, kept: Records, text: str
+) -> None:
+    kept.failures = 1
+    with pytest.raises(CallbackError, match="no space left"):
+        regard.train(tiny(), pairs=PAIRS, runs=tmp_path, quiet=True, callbacks=writers([text], tmp_path))
+    run = regard.resume(tmp_path / "tiny", pairs=PAIRS, quiet=True, callbacks=writers([text], tmp_path))
+    assert kept.points(run.id, "train/loss") == UPDATES
+    assert kept.points(run.id, "validation/dev_loss") == [20, 30]
 
 
 def test_nothing_is_uploaded_and_nobody_is_asked_to_log_in(

@@ -24,6 +24,8 @@ from regard.storage.runs import LONGEST_NAME
 from regard.training.clusters import LOCAL
 
 MOST_RUNS = 1000
+# A value: quoted parts, parts in brackets, and anything else, up to a comma.
+ITEM = re.compile(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\[[^\]]*\]|[^,"'\[])*)(?:,|$)""")
 MOST_JOBS = 8  # by default: each process needs memory for torch alone
 
 Axes = Mapping[str, Sequence[str]]
@@ -78,7 +80,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], dict[str, list
             continue
         if key == "name":
             raise RecipeError("runs of a sweep are named by their values; give one name, which all begin with")
-        values = _items(value[1:-1])
+        values = _items(text, value[1:-1])
         repeated = [each for each, times in Counter(values).items() if times > 1]
         if not values or repeated or key in axes:
             what = "no value" if not values else f"{repeated[0]} twice" if repeated else "two lists of values"
@@ -89,10 +91,13 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], dict[str, list
     return fixed, axes
 
 
-def _items(text: str) -> list[str]:
-    """The parts of a text between commas that are neither in brackets nor in quotes."""
-    parts = re.findall(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|\[[^\]]*\]|[^,"'\[])+)(?:,|$)""", text)
-    return [part.strip() for part in parts if part.strip()]
+def _items(text: str, inside: str) -> list[str]:
+    """The parts between commas that are neither in brackets nor in quotes; RecipeError if one of these has no end."""
+    found = [*ITEM.finditer(inside)]
+    if "".join(match[0] for match in found) != inside:
+        how = "close every quote and bracket, and put values that contain one in quotes"
+        raise RecipeError(f"{shown(text)} has a quote or a bracket without its end; {how}")
+    return [match[1].strip() for match in found if match[1].strip()]
 
 
 def _cells(base: Recipe, axes: Axes) -> tuple[dict[str, Entrant], dict[str, str]]:

@@ -80,7 +80,7 @@ def are_stored(data: Data) -> bool:
 
 def read_shards(data: Data, dev: Sequence[Example]) -> Loaded:
     """The pairs of data.train, without those that are split off if there is no `dev`."""
-    source = Files.of(data.train, data.limits)
+    source = Files(data.train, files.corpora(data.train), data.limits)
     wanted = _distinct(dev)
     key = _key(source.digests, SIZE, wanted or data.split_seed)
     scan = Scan.from_bytes(storage.cached("scans", key, lambda: _scan(source, wanted, data.split_seed).to_bytes()))
@@ -280,21 +280,16 @@ def _scan(source: "Files", wanted: Sequence[Texts], seed: int) -> Scan:
 
 
 class Files:
-    """The files of one or more corpora of pairs, which are read in blocks of whole lines."""
+    """The files of one or more corpora of pairs, with their checksums, which are read in blocks of whole lines."""
 
-    def __init__(self, names: tuple[str, ...], corpora: Sequence[Sequence[Part]], limits: Limits, digests: Any) -> None:
-        self.names, self.corpora, self.limits, self.digests = names, corpora, limits, digests
+    def __init__(self, names: tuple[str, ...], corpora: Sequence[Sequence[Part]], limits: Limits) -> None:
+        self.names, self.corpora, self.limits = names, corpora, limits
         self.parts = [*chain.from_iterable(corpora)]
+        # before the checksums: a file that changes later is not what they are of
+        self._states = {name: _state(name) for part in self.parts for name in part}
+        self.digests = [[[_file_digest(name) for name in part] for part in corpus] for corpus in corpora]
         self.reading = files.reading(*names)
         self.size = sum(os.path.getsize(find(name)) for part in self.parts for name in part)
-        self._states = {name: _state(name) for part in self.parts for name in part}
-
-    @staticmethod
-    def of(names: tuple[str, ...], limits: Limits) -> "Files":
-        """The files of these names, with their checksums."""
-        corpora = files.corpora(names)
-        digests = [[[_file_digest(name) for name in part] for part in corpus] for corpus in corpora]
-        return Files(names, corpora, limits, digests)
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of all files; the same ones each time. DataError if a file has changed since its checksum."""

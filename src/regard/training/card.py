@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from regard import __version__, plugins
+from regard.attention import Score
 from regard.device import only_shapes
 from regard.errors import quantity
 from regard.recipe import Recipe
@@ -43,10 +46,10 @@ def write(run: Run, task: AnyTask, metrics: Metrics, exported: str = "", parity:
     """The model card of a run in Markdown; of an export, with its format and its parity check."""
     recipe, trust = task.recipe, run.trust()
     with plugins.loading(run.needs()), only_shapes():
-        parameters = sum(parameter.numel() for parameter in task.build().parameters())
+        model = task.build()
     sections = [
         f"# {recipe.name}",
-        *_purpose(recipe, parameters, exported),
+        *_purpose(recipe, model, exported),
         "## Training data",
         *_data(recipe),
         "## How good it is",
@@ -61,18 +64,27 @@ def write(run: Run, task: AnyTask, metrics: Metrics, exported: str = "", parity:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _purpose(recipe: Recipe, parameters: int, exported: str) -> Iterator[str]:
+def _purpose(recipe: Recipe, model: nn.Module, exported: str) -> Iterator[str]:
     """What the model does, and its parts."""
-    model = recipe.model
-    yield f"A model for the task `{recipe.task}` from {recipe.source}, with {parameters:,} parameters."
-    kinds = f"encoder: {model.encoder.kind}, {quantity(model.encoder.layers, 'layer')} of width {model.encoder.dim}"
-    if recipe.task == "translate":
-        order = f", order {model.decoder.order}" if model.decoder.kind == "recurrent" else ""
-        layers = quantity(model.decoder.layers, "layer")
-        kinds += f"; decoder: {model.decoder.kind}{order}, {layers} of width {model.decoder.dim}"
-    attention = model.decoder.cross_attention.of(model.attention)
-    heads = quantity(attention.heads, "head")
-    yield f"It has an {kinds}; attention: score {attention.score}, {attention.normalizer}, {heads}."
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    source = "series" if recipe.task == "forecast" else recipe.source
+    yield f"A model for the task `{recipe.task}` from {source}, with {parameters:,} parameters."
+    settings = recipe.model
+    parts = []
+    if hasattr(model, "encoder"):
+        encoder = settings.encoder
+        parts.append(f"encoder: {encoder.kind}, {quantity(encoder.layers, 'layer')} of width {encoder.dim}")
+    if hasattr(model, "decoder"):
+        decoder = settings.decoder
+        order = f", order {decoder.order}" if decoder.kind == "recurrent" and recipe.task == "translate" else ""
+        parts.append(f"decoder: {decoder.kind}{order}, {quantity(decoder.layers, 'layer')} of width {decoder.dim}")
+    if any(isinstance(part, Score) for part in model.modules()):
+        attention = settings.decoder.cross_attention.of(settings.attention)
+        heads = quantity(attention.heads, "head")
+        parts.append(f"attention: score {attention.score}, {attention.normalizer}, {heads}")
+    if recipe.task == "forecast" and recipe.forecast.lag_mixture:
+        parts.append("attention: by location, to the values at the lags")
+    yield f"Parts: {'; '.join(parts)}."
     if exported:
         yield f"This folder is an export for {exported}."
 

@@ -8,6 +8,7 @@ from regard.recipe import Recipe
 from regard.training.callbacks import Callback, Ended, Sample, Started, Updated, Validated
 
 EVERY = 10  # updates between two points of a curve
+AT_ONCE = 50  # points that are written together
 
 Values = dict[str, float]
 
@@ -112,6 +113,9 @@ class Growing(Writer):
             self._waiting[update] = Point(update, before.values | values, samples or before.samples)
 
     def _write_up_to(self, update: int) -> None:
-        if ready := [point for point in self._waiting.values() if point.update <= update]:
-            self._waiting = {point.update: point for point in self._waiting.values() if point.update > update}
-            self.write(ready)
+        ready = [point for point in self._waiting.values() if point.update <= update]
+        for start in range(0, len(ready), AT_ONCE):
+            points = ready[start : start + AT_ONCE]
+            self.write(points)
+            for point in points:  # those of a write that fails are written when the training ends
+                del self._waiting[point.update]
