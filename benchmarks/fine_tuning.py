@@ -12,23 +12,26 @@ import json
 import statistics
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import IO
 
 RECIPES = ("sst2_minilm", "ewt_minilm")
 REGARD = (sys.executable, "-m", "regard")
 
 
-def regard(*arguments: str) -> str:
-    return subprocess.run([*REGARD, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+def regard(*arguments: str, log: int | IO[str] | None = None) -> str:
+    return subprocess.run([*REGARD, *arguments], check=True, stdout=subprocess.PIPE, stderr=log, text=True).stdout
 
 
-def start(recipe: str, seed: int, origin: str, out: Path, overrides: list[str]) -> subprocess.Popen[str]:
-    command = [*REGARD, "train", recipe, f"name={recipe}_{seed}", f"train.start_from={origin}", f"train.seed={seed}"]
-    log = (out / f"{recipe}_{seed}.log").open("w")
-    return subprocess.Popen(
-        [*command, *overrides, "--runs", str(out), "--json"], stdout=subprocess.PIPE, stderr=log, text=True
-    )
+def train_and_score(recipe: str, seed: int, origin: str, out: Path, overrides: list[str]) -> tuple[float, float]:
+    """The recipe's metric on test, in per cent, and the seconds of training."""
+    name = f"{recipe}_{seed}"
+    given = [f"name={name}", f"train.start_from={origin}", f"train.seed={seed}", *overrides]
+    with (out / f"{name}.log").open("w") as log:
+        result = json.loads(regard("train", recipe, *given, "--runs", str(out), "--json", log=log))
+        value, *_ = json.loads(regard("score", result["run"], "--json", log=log)).values()  # the metric comes first
+    return 100 * value, result["train_seconds"]
 
 
 def main() -> None:
@@ -42,26 +45,24 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     origin = regard("import", str(arguments.folder), "--name", "origin", "--runs", str(arguments.out)).strip()
-    began, running, ended = time.perf_counter(), [], []
-    for recipe in arguments.recipes:
-        for seed in arguments.seeds:
-            process = start(recipe, seed, origin, arguments.out, arguments.overrides)
-            running.append((recipe, seed, process))
-            if arguments.alone:
-                process.wait()
-    for recipe, seed, process in running:
-        told, _ = process.communicate()
-        if process.returncode:
-            sys.exit(f"{recipe}, seed {seed}: failed; see {arguments.out / f'{recipe}_{seed}.log'}")
-        result = json.loads(told)
-        value, *_ = json.loads(regard("score", result["run"], "--json")).values()  # the recipe's metric comes first
-        ended.append((recipe, seed, value, result["train_seconds"]))
-    print(f"all in {time.perf_counter() - began:.0f} s\n\n| recipe | seed | test | seconds of training |")
-    print("|---|---|---|---|")
-    for recipe, seed, value, seconds in ended:
-        print(f"| {recipe} | {seed} | {100 * value:.2f} | {seconds:.0f} |")
-    for recipe in arguments.recipes:
-        values = [100 * value for name, _, value, _ in ended if name == recipe]
+    runs = [(recipe, seed) for recipe in arguments.recipes for seed in arguments.seeds]
+    scores: dict[str, list[float]] = {}
+    print("| recipe | seed | test | seconds of training |\n|---|---|---|---|")
+    with ThreadPoolExecutor(1 if arguments.alone else len(runs)) as pool:
+        started = {
+            pool.submit(train_and_score, recipe, seed, origin, arguments.out, arguments.overrides): (recipe, seed)
+            for recipe, seed in runs
+        }
+        for ended in as_completed(started):
+            recipe, seed = started[ended]
+            try:
+                value, seconds = ended.result()
+            except subprocess.CalledProcessError:
+                print(f"| {recipe} | {seed} | failed; see {recipe}_{seed}.log | |", flush=True)
+                continue
+            scores.setdefault(recipe, []).append(value)
+            print(f"| {recipe} | {seed} | {value:.2f} | {seconds:.0f} |", flush=True)
+    for recipe, values in scores.items():
         print(f"{recipe}: median {statistics.median(values):.2f}, from {min(values):.2f} to {max(values):.2f}")
 
 

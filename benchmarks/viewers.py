@@ -248,6 +248,8 @@ def main() -> None:
     if options.contender:
         contend(options)
         return
+    if not shutil.which("chromium"):
+        parser.error("chromium, which opens the pages, is not installed")
     if options.out:
         options.out.mkdir()
         compare(options, options.out.resolve())
