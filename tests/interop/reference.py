@@ -31,13 +31,13 @@ def attend(parts, states, memory, heads, causal):
     return linear(out, (scores.softmax(-1) @ values).transpose(0, 1).flatten(1))
 
 
-def stack(layers, states, memory=None, *, heads, pre, eps):
+def stack(layers, states, memory=None, *, heads, pre, eps, activation=torch.relu):
     """Run layers; each is a dict of `self`, `cross` (four affine maps each), `inner`, `outer`, and norms by name."""
     for layer in layers:
         for name in ("self", "feed") if memory is None else ("self", "cross", "feed"):
             inputs = norm(layer[f"{name}_norm"], states, eps) if pre else states
             if name == "feed":
-                update = linear(layer["outer"], torch.relu(linear(layer["inner"], inputs)))
+                update = linear(layer["outer"], activation(linear(layer["inner"], inputs)))
             else:
                 seen, causal = (inputs, memory is not None) if name == "self" else (memory, False)
                 update = attend(layer[name], inputs, seen, heads, causal)

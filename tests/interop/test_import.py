@@ -42,14 +42,15 @@ def bert(kind: str, **more: Any) -> nn.Module:
     return getattr(transformers, f"Bert{kind}")(config)
 
 
-def distilbert(kind: str) -> nn.Module:
-    config = transformers.DistilBertConfig(**NARROW, vocab_size=len(BERT_TOKENIZER["model"]["vocab"]))
+def distilbert(kind: str, **more: Any) -> nn.Module:
+    config = transformers.DistilBertConfig(**NARROW, vocab_size=len(BERT_TOKENIZER["model"]["vocab"]), **more)
     return getattr(transformers, f"DistilBert{kind}")(config)
 
 
-def roberta(kind: str) -> nn.Module:
+def roberta(kind: str, **more: Any) -> nn.Module:
     size = len(ROBERTA_TOKENIZER["model"]["vocab"])
-    return getattr(transformers, f"Roberta{kind}")(transformers.RobertaConfig(**SIZES, vocab_size=size, pad_token_id=1))
+    config = transformers.RobertaConfig(**SIZES, vocab_size=size, pad_token_id=1, **more)
+    return getattr(transformers, f"Roberta{kind}")(config)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -61,6 +62,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "distilbert, output layer": lambda: distilbert("ForMaskedLM"),
     "roberta": lambda: roberta("Model"),
     "roberta, output layer": lambda: roberta("ForMaskedLM"),
+    "bert, untied": lambda: bert("ForMaskedLM", tie_word_embeddings=False, initializer_range=0.5),
+    "distilbert, untied": lambda: distilbert("ForMaskedLM", tie_word_embeddings=False, initializer_range=0.5),
+    "roberta, untied": lambda: roberta("ForMaskedLM", tie_word_embeddings=False, initializer_range=0.5),
 }
 
 
@@ -301,11 +305,57 @@ def test_the_command_prints_the_run(tmp_path):
     assert "left out, since regard does not need them: pooler.dense.bias, pooler.dense.weight" in done.error
 
 
-def test_gpt2_has_the_logits_and_greedy_tokens_of_transformers(tmp_path):
+OUTPUTS = {  # the output matrix, and the bias that is added to the logits
+    "bert": ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    "roberta": ("lm_head.decoder.weight", "lm_head.decoder.bias"),
+    "distilbert": ("vocab_projector.weight", "vocab_projector.bias"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_matrix_that_is_not_the_embedding_is_kept(name, tmp_path):
+    torch.manual_seed(13)
+    folder = store(MODELS[f"{name}, untied"](), tmp_path / "model")
+    file, (matrix, bias) = folder / "model.safetensors", OUTPUTS[name]
+    tensors = load_file(file)
+    embedding = tensors[f"{name}.embeddings.word_embeddings.weight"]
+    imported = read(folder)
+    rows = imported.task.source.rows
+    assert not imported.task.recipe.model.tied
+    assert imported.model.out.weight[5].equal(tensors[matrix][rows[5]])
+    assert imported.model.out.bias[5].equal(tensors[bias][rows[5]])
+    save_file({**tensors, matrix: embedding.clone()}, file)  # a copy of the embedding is left out
+    imported = read(folder)
+    assert imported.task.recipe.model.tied
+    assert imported.model.out is None
+    assert imported.model.bias[5].equal(tensors[bias][rows[5]])
+    save_file({key: tensor for key, tensor in tensors.items() if key != matrix}, file)
+    with pytest.raises(DataError, match=f"has no tensor {matrix}, which its config.json implies"):
+        read(folder)
+    assert read(broken(folder, tie_word_embeddings=True)).task.recipe.model.tied
+
+
+def test_an_untied_run_predicts_and_is_fine_tuned(tmp_path):
+    torch.manual_seed(17)
+    run, _ = import_folder(store(MODELS["bert, untied"](), tmp_path / "model"), "untied", tmp_path / "runs")
+    [filled] = load(run).predict(["the ___ sat"])
+    assert filled.text.split()[::2] == ["the", "sat"]
+    file = tmp_path / "data.txt"
+    file.write_text("the cat sat\n" * 8)
+    short = f"train.updates=1 train.validate=1 train.device=cpu data.train={file} data.dev={file}"
+    given = f"name=fine train.start_from={run.path} {short}".split()
+    fine = train(str(run.path / "recipe.toml"), *given, runs=tmp_path / "runs", quiet=True)
+    weights = [load(each).model.out.weight for each in (run, fine)]
+    assert 0 < (weights[0] - weights[1]).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_gpt2_has_the_logits_and_greedy_tokens_of_transformers(tied, tmp_path):
     torch.manual_seed(11)
     sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 29, "n_inner": 17, "initializer_range": 0.5}
     content = byte_level(MERGES, ["<|endoftext|>"])
-    config = transformers.GPT2Config(**sizes, vocab_size=len(content["model"]["vocab"]), bos_token_id=0, eos_token_id=0)
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": tied}
+    config = transformers.GPT2Config(**sizes, vocab_size=len(content["model"]["vocab"]), **ends)
     model, folder = transformers.GPT2LMHeadModel(config).eval(), tmp_path / "gpt2"
     store(model, folder)
     (folder / "tokenizer.json").write_text(json.dumps(content))
@@ -330,6 +380,10 @@ def test_gpt2_has_the_logits_and_greedy_tokens_of_transformers(tmp_path):
     assert answer.text
     text = source.decode([source.rows.index(row) for row in written.tolist() if row])
     assert (text, len(tokens) > 3) == (answer.text.removeprefix("the dog that"), True)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({key: tensor for key, tensor in tensors.items() if key != "lm_head.weight"}, folder / "model.safetensors")
+    with pytest.raises(DataError, match=r"has no tensor lm_head.weight, which its config.json implies"):
+        read(broken(folder, tie_word_embeddings=False))
 
 
 def test_every_family_is_tested():

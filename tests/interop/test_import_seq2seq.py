@@ -123,10 +123,13 @@ def t5(folder: Path, **more: Any) -> nn.Module:
 
 MODELS: dict[str, Callable[[Path], nn.Module]] = {
     "marian": marian,
+    "marian, untied": lambda folder: marian(folder, tie_word_embeddings=False),
     "marian, scaled": lambda folder: marian(folder, scale_embedding=True),
     "bart": bart,
+    "bart, untied": lambda folder: bart(folder, tie_word_embeddings=False),
     "bart, scaled": lambda folder: bart(folder, scale_embedding=True),
     "t5": t5,
+    "t5, untied": lambda folder: t5(folder, tie_word_embeddings=False),
     "t5, gated": lambda folder: t5(folder, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
 }
 
@@ -227,6 +230,14 @@ def test_a_run_is_fine_tuned_with_its_own_recipe(name, rank, tmp_path):
         assert {"encoder.embedding.weight", "decoder.out.weight"} < changed
     [answer] = load(run).predict(["the cat sat"], search={"max_extra": 3})
     assert answer.map is not None
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "t5"])
+def test_an_untied_model_without_output_matrix_is_refused(name, tmp_path):
+    MODELS[name](tmp_path / "model")
+    assert "lm_head.weight" not in load_file(tmp_path / "model" / "model.safetensors")
+    with pytest.raises(DataError, match=r"has no tensor lm_head.weight, which its config.json implies"):
+        read(edited(tmp_path / "model", tie_word_embeddings=False))
 
 
 def edited(folder: Path, **config: Any) -> Path:

@@ -16,6 +16,7 @@ from regard.interop.orphans import restricted
 WORDS, OTHERS = ["</s>", "<unk>", "one", "null", "three"], ["</s>", "<unk>", "uno", "no", "tres", "y"]
 SOURCE, TARGET = ("three", "one", "one", "null"), ("no", "y")
 DIM, INNER, HEADS, LAYERS = 8, 10, 2, 2
+SWISH = {"swish": 1.0, "gelu": 1.702}  # Marian's gelu has a factor in the sigmoid
 
 
 def settings(**changes):
@@ -76,7 +77,12 @@ def import_model(folder, parent):
     return run
 
 
-def marian_logits(state, words, pre, learned):
+def activation_of(name):
+    """An activation by Marian's equations."""
+    return (lambda inner: inner / (1 + (-SWISH[name] * inner).exp())) if name in SWISH else torch.relu
+
+
+def marian_logits(state, words, pre, learned, activation="relu"):
     """The logits after the vector of zeros that begins the output, and after each word of the target."""
     exact = {name: torch.from_numpy(array).double() for name, array in state.items()}
 
@@ -98,7 +104,8 @@ def marian_logits(state, words, pre, learned):
                 parts[name] = [affine(f"{start}_{attention}", letter) for letter in "qkvo"]
                 parts[f"{name}_norm"] = norm(f"{start}_{attention}_Wo", end)
             layers.append(parts)
-        states = reference.stack(layers, vectors + positions, memory, heads=HEADS, pre=pre, eps=1e-9)
+        how = {"heads": HEADS, "pre": pre, "eps": 1e-9, "activation": activation_of(activation)}
+        states = reference.stack(layers, vectors + positions, memory, **how)
         return reference.norm(norm(f"{side}_top"), states, 1e-9) if pre else states
 
     embedding = exact["Wemb"] if "Wemb" in exact else exact["encoder_Wemb"]
@@ -124,13 +131,28 @@ def test_a_transformer_computes_its_equations(tmp_path, pre, learned, tied):
     reference.assert_equal(own, marian_logits(state, words, pre, learned), OTHERS)
 
 
+@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize("name", ["swish", "gelu", None])
+def test_activations_are_those_of_marian(tmp_path, name, pre):
+    """Without the setting, Marian takes its default, swish."""
+    state, values = weights(pre, False, ""), settings()
+    if pre:
+        values |= {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
+    values["transformer-ffn-activation"] = name
+    if name is None:
+        del values["transformer-ffn-activation"]
+    run = import_model(write_model(tmp_path / "model", state, values), tmp_path / "runs")
+    own = reference.regard_logits(run, " ".join(SOURCE), " ".join(TARGET))
+    reference.assert_equal(own, marian_logits(state, WORDS, pre, False, name or "swish"), OTHERS)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"type": "amun"}, "no counterpart of Marian's type = amun, only transformer"),
         ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg = rnn, only self-attention"),
         ({"transformer-postprocess": "dhn"}, r"Marian's steps \('', 'dhn'\), only of '' with 'dan'"),
-        ({"transformer-ffn-activation": "swish"}, "transformer-ffn-activation = swish, only relu or gelu"),
+        ({"transformer-ffn-activation": "tanh"}, "transformer-ffn-activation = tanh, only swish or relu or gelu"),
         ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers = a list"),
         ({"dim-emb": "many"}, "dim-emb is no whole number"),
         ({"enc-depth": 1}, "regard has no place for encoder_l2_ffn_W1"),

@@ -4,6 +4,7 @@ import argparse
 import collections
 import io
 import json
+import math
 import os
 import pickle
 import time
@@ -11,6 +12,7 @@ import warnings
 import zipfile
 
 import pytest
+import reference
 import torch
 from torch import nn
 
@@ -383,7 +385,7 @@ def test_settings_that_merge_without_end_are_refused(tmp_path):
 def test_settings_of_shared_lists_are_refused_in_time(tmp_path):
     lines = ["a0: &a0 [x]", "b0: &b0 [x]"]
     lines += [f"{name}{n}: &{name}{n} [*{name}{n - 1}, *{name}{n - 1}]" for name in "ab" for n in range(1, 30)]
-    part = "type: transformer, activation: relu, embeddings: {scale: true}, hidden_size: 6, ff_size: 6, num_layers: 0"
+    part = "type: transformer, layer_norm: post, embeddings: {scale: true}, hidden_size: 6, ff_size: 6, num_layers: 0"
     lines.append(f"model: {{encoder: {{{part}, num_heads: *a29}}, decoder: {{{part}, num_heads: *b29}}}}\ndata: {{}}")
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     torch.save({"model_state": {}}, tmp_path / "best.ckpt")
@@ -465,17 +467,20 @@ def recurrent_model(cell, dim=6, hidden=4, width=5):
     return {"encoder": encoder, "decoder": decoder}, parts
 
 
+@pytest.mark.parametrize("start", ["bridge", "zeros", "zero"])  # JoeyNMT's documentation has both
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_a_recurrent_model_of_joeynmt_computes_its_equations(tmp_path, cell):
+def test_a_recurrent_model_of_joeynmt_computes_its_equations(tmp_path, cell, start):
     torch.manual_seed(1)
     config, parts = recurrent_model(cell)
+    config["decoder"]["init_hidden"] = start
+    bridge = parts["decoder.bridge_layer"] if start == "bridge" else parts.pop("decoder.bridge_layer")
     state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
     predictor = regard.load(import_joey(write_joey(tmp_path / "joey", config, state), tmp_path / "runs"))
     source, target = torch.tensor([[4, 6, 5, 3]]), [2, 5, 7]  # ids of JoeyNMT
     with torch.no_grad():
         states, last = parts["encoder.rnn"](parts["src_embed.lut"](source))
         last = last[0] if cell == "lstm" else last
-        first = torch.tanh(parts["decoder.bridge_layer"](torch.cat([last[0], last[1]], dim=-1))).unsqueeze(0)
+        first = torch.tanh(bridge(torch.cat([last[0], last[1]], dim=-1))).unsqueeze(0) * (start == "bridge")
         hidden, fed, logits = (first, first) if cell == "lstm" else first, torch.zeros(1, 1, 6), []
         for token in target:
             word = parts["trg_embed.lut"](torch.tensor([[token]]))
@@ -492,29 +497,130 @@ def test_a_recurrent_model_of_joeynmt_computes_its_equations(tmp_path, cell):
     assert predictor.predict(["one three"])[0].map is not None
 
 
-def test_a_transformer_of_joeynmt_is_imported(tmp_path):
-    torch.manual_seed(1)
-    part = {"type": "transformer", "num_layers": 1, "num_heads": 2, "hidden_size": 6, "ff_size": 10}
-    part |= {"layer_norm": "pre", "embeddings": embeddings(6, True)}
-    model = {"encoder": part, "decoder": dict(part), "tied_softmax": True}
-    state = {"src_embed.lut.weight": torch.randn(len(WORDS), 6), "trg_embed.lut.weight": torch.randn(len(OTHERS), 6)}
-    sizes = {"feed_forward.pwff_layer.0": (10, 6), "feed_forward.pwff_layer.3": (6, 10)}
-    sites = {"encoder": ["src_src_att"], "decoder": ["trg_trg_att", "src_trg_att"]}
-    norms = {"encoder": ["layer_norm"], "decoder": ["x_layer_norm", "dec_layer_norm"]}
-    for side in sites:
-        linears = {f"{site}.{name}_layer": (6, 6) for site in sites[side] for name in ("q", "k", "v", "output")} | sizes
-        layers = linears | dict.fromkeys([*norms[side], "feed_forward.layer_norm"], (6,))
-        for name, shape in layers.items():
-            state[f"{side}.layers.0.{name}.weight"] = torch.randn(shape)
-            state[f"{side}.layers.0.{name}.bias"] = torch.randn(shape[:1])
-        state |= {f"{side}.layer_norm.{name}": torch.randn(6) for name in ("weight", "bias")}
-    state["decoder.output_layer.weight"] = state["trg_embed.lut.weight"]
+SITES = {"encoder": {"self": "src_src_att"}, "decoder": {"self": "trg_trg_att", "cross": "src_trg_att"}}
+NORM_NAMES = {"encoder": {"self": "layer_norm"}, "decoder": {"self": "x_layer_norm", "cross": "dec_layer_norm"}}
+DEPTHS, DIM, INNER = {"encoder": 1, "decoder": 2}, 8, 10
+
+
+def transformer_model(norm="pre", tied=True, **changes):
+    """The settings of a small Transformer, which `changes` are for both sides, and random weights."""
+    part = {"type": "transformer", "num_heads": 2, "hidden_size": DIM, "ff_size": INNER, "layer_norm": norm}
+    part |= {"embeddings": embeddings(DIM, True)} | changes
+    model = {side: part | {"num_layers": depth} for side, depth in DEPTHS.items()} | {"tied_softmax": tied}
+    shapes = {}
+    for side, depth in DEPTHS.items():
+        for number in range(depth):
+            start = f"{side}.layers.{number}"
+            for site in SITES[side].values():
+                shapes |= {f"{start}.{site}.{name}_layer": (DIM, DIM) for name in ("q", "k", "v", "output")}
+            shapes |= {f"{start}.{name}": (DIM,) for name in [*NORM_NAMES[side].values(), "feed_forward.layer_norm"]}
+            feed = f"{start}.feed_forward.pwff_layer"
+            shapes |= {f"{feed}.0": (INNER, DIM), f"{feed}.3": (DIM, INNER)}
+        if norm == "pre":
+            shapes[f"{side}.layer_norm"] = (DIM,)
+    state = {f"{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    state |= {f"{name}.bias": torch.randn(shape[:1]) for name, shape in shapes.items()}
+    state |= {"src_embed.lut.weight": torch.randn(len(WORDS), DIM)}
+    state |= {"trg_embed.lut.weight": torch.randn(len(OTHERS), DIM)}
+    state["decoder.output_layer.weight"] = state["trg_embed.lut.weight"] if tied else torch.randn(len(OTHERS), DIM)
+    return model, state
+
+
+def joey_logits(state, source, target, *, pre, heads, scale, activation):
+    """The logits of JoeyNMT's equations, in float64: after the first word of `target`, and after each other one."""
+    exact = {name: tensor.double() for name, tensor in state.items()}
+
+    def affine(name):
+        return exact[f"{name}.weight"], exact[f"{name}.bias"]
+
+    def run(side, embedding, words, vocabulary, memory=None):
+        vectors = exact[embedding][[vocabulary.index(word) for word in words]] * (DIM**0.5 if scale else 1)
+        for place in range(len(words)):
+            for i in range(0, DIM, 2):
+                angle = place / 10000 ** (i / DIM)
+                vectors[place, i : i + 2] += torch.tensor([math.sin(angle), math.cos(angle)], dtype=torch.float64)
+        layers = []
+        for start in (f"{side}.layers.{number}" for number in range(DEPTHS[side])):
+            feed = f"{start}.feed_forward"
+            parts = {"inner": affine(f"{feed}.pwff_layer.0"), "outer": affine(f"{feed}.pwff_layer.3")}
+            parts["feed_norm"] = affine(f"{feed}.layer_norm")
+            for name, site in SITES[side].items():
+                parts[name] = [affine(f"{start}.{site}.{part}_layer") for part in ("q", "k", "v", "output")]
+                parts[f"{name}_norm"] = affine(f"{start}.{NORM_NAMES[side][name]}")
+            layers.append(parts)
+        how = {"heads": heads[side], "pre": pre, "eps": 1e-6, "activation": activation}
+        states = reference.stack(layers, vectors, memory, **how)
+        return reference.norm(affine(f"{side}.layer_norm"), states, 1e-6) if pre else states
+
+    memory = run("encoder", "src_embed.lut.weight", [*source, "</s>"], WORDS)
+    states = run("decoder", "trg_embed.lut.weight", ["<s>", *target], OTHERS, memory)
+    return states @ exact["decoder.output_layer.weight"].T
+
+
+def gelu(inner):
+    return inner * (1 + torch.erf(inner / 2**0.5)) / 2
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("scale", "heads", "activation"),
+    [(True, (2, 2), "relu"), (False, (4, 2), "gelu"), (None, (None, None), "swish")],
+)
+def test_a_transformer_of_joeynmt_computes_its_equations(tmp_path, norm, scale, heads, activation):
+    """None stands for a setting that is missing: JoeyNMT then scales no embedding, and has 4 and 8 heads."""
+    torch.manual_seed(2)
+    model, state = transformer_model(norm, tied=scale is True, activation=activation)
+    for part, count in zip((model["encoder"], model["decoder"]), heads, strict=True):
+        part |= {"num_heads": count, "embeddings": embeddings(DIM, scale)}
+        if scale is None:
+            del part["num_heads"], part["embeddings"]["scale"]
+    if scale is None and norm == "post":
+        del model["decoder"]["layer_norm"]
     run = import_joey(write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
+    source, target = ["three", "one", "one"], ["dos", "y"]
+    sizes = {side: count or default for side, count, default in zip(DEPTHS, heads, (4, 8), strict=True)}
+    how = {"pre": norm == "pre", "heads": sizes, "scale": scale is True}
+    functions = {"relu": torch.relu, "gelu": gelu, "swish": lambda inner: inner * inner.sigmoid()}
+    expected = joey_logits(state, source, target, **how, activation=functions[activation])
+    reference.assert_equal(reference.regard_logits(run, " ".join(source), " ".join(target)), expected, OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("side", "change", "message"),
+    [
+        ("encoder", {"layer_norm": None}, r"the encoder has no layer_norm, which versions of JoeyNMT read differently"),
+        ("decoder", {"layer_norm": "post"}, "encoder and decoder differ in layer_norm"),
+        ("decoder", {"layer_norm": None}, "encoder and decoder differ in layer_norm"),
+        ("decoder", {"activation": "gelu"}, "encoder and decoder differ in activation"),
+        ("encoder", {"embeddings": {"embedding_dim": DIM}}, "encoder and decoder differ in embeddings.scale"),
+        ("decoder", {"alpha": 0.5}, "no counterpart of JoeyNMT's alpha = 0.5"),
+        ("decoder", {"num_layers": None}, "has no tensor decoder.layers.2"),  # 4 of them
+    ],
+)
+def test_what_regard_cannot_express_of_a_transformer_is_refused(tmp_path, side, change, message):
+    model, state = transformer_model()
+    model[side] |= change
+    model[side] = {key: value for key, value in model[side].items() if value is not None}
+    with pytest.raises(DataError, match=message):
+        import_joey(write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_shared_embedding_of_joeynmt_has_the_scale_of_the_encoder(tmp_path):
+    torch.manual_seed(1)
+    model, state = transformer_model()
+    model |= {"tied_embeddings": True}
+    model["decoder"]["embeddings"] = embeddings(DIM, False)  # JoeyNMT does not read it
+    state["src_embed.lut.weight"] = state["trg_embed.lut.weight"]
+    folder = write_joey(tmp_path / "joey", model, state)
+    (folder / "src_vocab.txt").write_text("\n".join(OTHERS) + "\n")
+    assert import_joey(folder, tmp_path / "runs").recipe().model.embedding_scaled
+
+
+def test_a_transformer_of_joeynmt_is_a_run_like_others(tmp_path):
+    torch.manual_seed(1)
+    run = import_joey(write_joey(tmp_path / "joey", *transformer_model()), tmp_path / "runs")
     predictor = regard.load(run)
-    with pytest.raises(DataError, match="encoder and decoder differ in num_heads"):
-        import_joey(write_joey(tmp_path / "other", model | {"decoder": part | {"num_heads": 3}}, state), tmp_path)
-    query = predictor.model.decoder.layers[0].cross.query
-    assert torch.equal(query.weight, state["decoder.layers.0.src_trg_att.q_layer.weight"])
     assert predictor.predict(["two one"], beam=2)[0].map is not None
     text = run.read(CARD).decode()
     assert text.startswith("# joey\n")

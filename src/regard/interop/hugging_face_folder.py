@@ -55,6 +55,10 @@ class ModelFolder:
             raise DataError(f"{self.path / CONFIG}: {name} is {shown(value)}, and should be of type {kind.__name__}")
         return value
 
+    def is_tied(self) -> bool:
+        """Whether the embedding matrix is also the output matrix; configurations that do not say so are tied."""
+        return self.config.get("tie_word_embeddings") is not False
+
     def read(self, name: str, most: int = files.LARGEST_FILE) -> bytes | None:
         """The content of a file of at most `most` bytes; None if it is not there. Links are followed."""
         try:

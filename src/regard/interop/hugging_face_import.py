@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,11 @@ def encoder_layers(
     }
 
 
+def output_layer(weight: str, bias: str) -> Table:
+    """The lines of a table for the output layer of an encoder: a bias, and a matrix if it is not the embedding."""
+    return {"bias": by_token(bias, NEVER), "out.weight": by_token(weight), "out.bias": by_token(bias, NEVER)}
+
+
 BERT_LAYERS = encoder_layers(
     "encoder.layer.{}",
     ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
@@ -62,8 +68,9 @@ BERT_LAYERS = encoder_layers(
     "intermediate.dense",
     "output.dense",
 )
+WORDS = "embeddings.word_embeddings.weight"
 EMBEDDED = {
-    "encoder.embedding.weight": by_token("embeddings.word_embeddings.weight"),
+    "encoder.embedding.weight": by_token(WORDS),
     **with_bias("encoder.embedding_norm", "embeddings.LayerNorm"),
 }
 POSITIONS, KINDS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
@@ -71,19 +78,19 @@ BERT: Table = {
     **EMBEDDED,
     "encoder.positions.table.weight": places(POSITIONS, kind=KINDS),
     **BERT_LAYERS,
-    "mask": row_of("embeddings.word_embeddings.weight", "[MASK]"),
+    "mask": row_of(WORDS, "[MASK]"),
     **with_bias("inner", "cls.predictions.transform.dense"),
     **with_bias("norm", "cls.predictions.transform.LayerNorm"),
-    "bias": by_token("cls.predictions.bias", NEVER),
+    **output_layer("cls.predictions.decoder.weight", "cls.predictions.bias"),
 }
 ROBERTA: Table = {
     **EMBEDDED,
     "encoder.positions.table.weight": places(POSITIONS, first=2, kind=KINDS),  # padding has 1, and the first token 2
     **BERT_LAYERS,
-    "mask": row_of("embeddings.word_embeddings.weight", "<mask>"),
+    "mask": row_of(WORDS, "<mask>"),
     **with_bias("inner", "lm_head.dense"),
     **with_bias("norm", "lm_head.layer_norm"),
-    "bias": by_token("lm_head.bias", NEVER),
+    **output_layer("lm_head.decoder.weight", "lm_head.bias"),
 }
 DISTILBERT: Table = {
     **EMBEDDED,
@@ -95,10 +102,10 @@ DISTILBERT: Table = {
         "ffn.lin1",
         "ffn.lin2",
     ),
-    "mask": row_of("embeddings.word_embeddings.weight", "[MASK]"),
+    "mask": row_of(WORDS, "[MASK]"),
     **with_bias("inner", "vocab_transform"),
     **with_bias("norm", "vocab_layer_norm"),
-    "bias": by_token("vocab_projector.bias", NEVER),
+    **output_layer("vocab_projector.weight", "vocab_projector.bias"),
 }
 
 
@@ -112,7 +119,7 @@ GPT2: Table = {
     **turned_with_bias("decoder.stack.{}.feed.out", "h.{}.mlp.c_proj"),
     **with_bias("decoder.stack.{}.around_feed.norm", "h.{}.ln_2"),
     **with_bias("decoder.top.norm", "ln_f"),
-    "decoder.out.weight": by_token("wte.weight"),
+    "decoder.out.weight": by_token("lm_head.weight"),
     "decoder.out.bias": output_bias("lm_head.bias"),
 }
 
@@ -217,12 +224,9 @@ def encoder_model(
 
 
 OUTPUT_LAYER = ("mask", "inner.weight", "inner.bias", "norm.weight", "norm.bias", "bias")
-# A pooler, the sentence pair task of BERT, output matrices that are the embedding, and buffers.
-NOT_NEEDED = (
-    *(r"pooler\..*", r"cls\.seq_relationship\..*", r".*position_ids", r".*token_type_ids"),
-    *(r"cls\.predictions\.decoder\..*", r"lm_head\.decoder\..*", r"vocab_projector\.weight"),
-)
-CAUSAL = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")  # causal masks, and the embedding once more
+# A pooler, the sentence pair task of BERT, and buffers.
+NOT_NEEDED = (r"pooler\..*", r"cls\.seq_relationship\..*", r".*position_ids", r".*token_type_ids")
+CAUSAL = (r"h\.\d+\.attn\.(masked_)?bias",)  # causal masks
 
 
 def begun(folder: ModelFolder) -> dict[str, Vocabulary]:
@@ -235,21 +239,48 @@ def plain(folder: ModelFolder) -> dict[str, Vocabulary]:
     return {SOURCE: Vocabulary.of(folder.tokenizer(begin=False))}
 
 
-def without_bias(folder: ModelFolder, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of GPT-2, with zeros for the bias of its output layer, which has none."""
-    return {"lm_head.bias": torch.zeros(len(stored["wte.weight"])), **stored} if "wte.weight" in stored else {**stored}
+def with_output_layer(folder: ModelFolder, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of GPT-2, with the embedding as output matrix if they are tied, and zeros for the bias it lacks."""
+    tensors = dict(stored)
+    if "wte.weight" in tensors and folder.is_tied():
+        tensors.setdefault("lm_head.weight", tensors["wte.weight"])
+    if "lm_head.weight" in tensors:
+        tensors.setdefault("lm_head.bias", torch.zeros(len(tensors["lm_head.weight"])))
+    return tensors
+
+
+def own_output_layer(folder: ModelFolder, stored: Mapping[str, Tensor], table: Table) -> dict[str, Tensor]:
+    """The tensors of an encoder, with an output matrix only if it differs from the embedding.
+
+    BERT and RoBERTa name the bias of the output layer twice. If the two differ, the bias beside the matrix is the one
+    that is added to the logits.
+    """
+    tensors = dict(stored)
+    [matrix], [bias] = table["out.weight"].names, table["bias"].names
+    beside = matrix.replace(".weight", ".bias")
+    if beside in tensors:
+        tensors[bias] = tensors[beside]
+        if beside != bias:
+            del tensors[beside]
+    if matrix not in tensors and bias in tensors and not folder.is_tied():
+        raise DataError(f"{folder.path} has no tensor {matrix}, which its {CONFIG} implies")
+    if matrix in tensors and WORDS in tensors and tensors[matrix].equal(tensors[WORDS]):
+        del tensors[matrix]
+    return tensors
 
 
 def bert_family(model: Callable[[ModelFolder], dict[str, Any]], table: Table, prefix: str) -> Family:
     """A family of encoders."""
-    return Family("masked_lm", model, table, begun, prefix, NOT_NEEDED, OUTPUT_LAYER)
+    complete = partial(own_output_layer, table=table)
+    [matrix] = table["out.weight"].names
+    return Family("masked_lm", model, table, begun, prefix, NOT_NEEDED, OUTPUT_LAYER, complete, untied=matrix)
 
 
 FAMILIES: dict[str, Family] = {
     "bert": bert_family(bert_model, BERT, "bert."),
     "roberta": bert_family(bert_model, ROBERTA, "roberta."),
     "distilbert": bert_family(distilbert_model, DISTILBERT, "distilbert."),
-    "gpt2": Family("language_model", gpt2_model, GPT2, plain, "transformer.", CAUSAL, complete=without_bias),
+    "gpt2": Family("language_model", gpt2_model, GPT2, plain, "transformer.", CAUSAL, complete=with_output_layer),
     **SEQ2SEQ_FAMILIES,
 }
 
@@ -268,12 +299,15 @@ def read(path: str | Path, name: str = "imported") -> Imported:
     kind = folder.setting("model_type", str)
     family = pick(FAMILIES, kind, f"model_type of {folder.path / CONFIG}")
     vocabularies = family.vocabularies(folder)
-    recipe = _recipe(folder, family, vocabularies, name)
+    section = family.model(folder)
+    stored = family.complete(folder, _without_prefix(folder.tensors(), family.prefix))
+    if family.untied in stored:
+        section["tied"] = False
+    recipe = _recipe(folder, family, vocabularies, name, section)
     files = {file: vocabulary.tokenizer.to_bytes() for file, vocabulary in vocabularies.items()}
     task = task_class(family.task).restore(recipe, files.__getitem__)
     with only_shapes():
         shapes = models.weights(task.build())
-    stored = family.complete(folder, _without_prefix(folder.tensors(), family.prefix))
     weights, notes = _convert(folder, family, vocabularies, shapes, stored)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -294,9 +328,11 @@ def import_folder(path: str | Path, name: str, runs: str | Path = "runs") -> tup
     return Run.create(Path(runs), name, content), imported.notes
 
 
-def _recipe(folder: ModelFolder, family: Family, vocabularies: Mapping[str, Vocabulary], name: str) -> Recipe:
-    """The recipe of an imported run: task, tokenizers and model; its data are not known."""
-    model, keys = family.model(folder), {SOURCE: "source", TARGET: "target"}
+def _recipe(
+    folder: ModelFolder, family: Family, vocabularies: Mapping[str, Vocabulary], name: str, model: dict[str, Any]
+) -> Recipe:
+    """The recipe of an imported run: task, tokenizers and the model section; its data are not known."""
+    keys = {SOURCE: "source", TARGET: "target"}
     tokens = {keys[file]: vocabulary.kind for file, vocabulary in vocabularies.items()}
     metric = "bleu" if family.task == "translate" else "perplexity"
     values = {"name": name, "task": family.task, "metric": metric, "tokens": tokens, "model": model}

@@ -147,9 +147,10 @@ def completed(folder: ModelFolder, stored: Mapping[str, Tensor]) -> dict[str, Te
     for name in (ENCODER, DECODER):
         if shared is not None:
             tensors.setdefault(name, shared)
-    if DECODER in tensors:
-        output = tensors.setdefault(OUTPUT, tensors[DECODER])
-        tensors[LOGITS] = tensors[LOGITS].flatten() if LOGITS in tensors else torch.zeros(len(output))
+    if DECODER in tensors and folder.is_tied():
+        tensors.setdefault(OUTPUT, tensors[DECODER])
+    if OUTPUT in tensors:
+        tensors[LOGITS] = tensors[LOGITS].flatten() if LOGITS in tensors else torch.zeros(len(tensors[OUTPUT]))
     return tensors
 
 
@@ -160,8 +161,7 @@ def completed_t5(folder: ModelFolder, stored: Mapping[str, Tensor]) -> dict[str,
         gate, values = name, name.replace(".wi_0.", ".wi_1.")
         if values in tensors:
             tensors[name.replace(".wi_0.", ".wi.")] = torch.cat([tensors.pop(gate), tensors.pop(values)])
-    is_tied = folder.config.get("tie_word_embeddings") is not False  # all that older folders say
-    if OUTPUT in tensors and folder.setting("scale_decoder_outputs", bool, is_tied):
+    if OUTPUT in tensors and folder.setting("scale_decoder_outputs", bool, folder.is_tied()):  # older: tied alone
         tensors[OUTPUT] = tensors[OUTPUT] * folder.setting("d_model", int) ** -0.5
     return tensors
 

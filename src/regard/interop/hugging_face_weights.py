@@ -149,6 +149,7 @@ class Family:
     left_out: tuple[str, ...]  # patterns of tensors that regard does not need
     head: tuple[str, ...] = ()  # regard's tensors that a folder without an output layer does not have
     complete: Callable[[ModelFolder, Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda folder, stored: stored
+    untied: str = ""  # the output matrix; a folder that has it after `complete` does not share it with the embedding
 
 
 def activation_of(folder: ModelFolder, name: str) -> str:

@@ -1,5 +1,6 @@
 """JoeyNMT 2: Transformers, and recurrent models with attention in Luong's order with input feeding."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ BEST, CONFIG = "best.ckpt", "config.yaml"
 SPECIAL = ("pad", "unk", "bos", "eos")
 DEFAULTS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # ids
 SCORES = {"bahdanau": "additive", "luong": "general"}
-SAME = {"layer_norm": "post", "activation": "relu"}  # settings that both sides of a Transformer share, with defaults
+KINDS = {"encoder": "recurrent", "decoder": "transformer"}  # of a side without `type`
+HEADS, DEPTHS, WIDTH, INNER = {"encoder": 4, "decoder": 8}, {"encoder": 8, "decoder": 4}, 512, 2048  # other defaults
 FEED = ("feed_forward.pwff_layer.0", "feed_forward.pwff_layer.3", "feed_forward.layer_norm")
 PROJECTIONS = (".q_layer", ".k_layer", ".v_layer", ".output_layer")
 LAYERS = {
@@ -41,7 +43,7 @@ def load(folder: Path, name: str, parent: Path) -> Run:
     tied, shared = (model.get(key, bool, False) for key in ("tied_softmax", "tied_embeddings"))
     if shared and not tied:
         raise DataError(f"{folder}: JoeyNMT's tied_embeddings without tied_softmax has no counterpart in regard")
-    kinds = [model.section(side).get("type", str, "recurrent") for side in LAYERS]
+    kinds = [model.section(side).get("type", str, KINDS[side]) for side in LAYERS]
     if kinds[0] != kinds[1]:
         raise DataError(f"{folder}: a JoeyNMT {kinds[0]} encoder with a {kinds[1]} decoder is not read")
     settings, tensors = (_transformer if kinds[0] == "transformer" else _recurrent)(model, state)
@@ -72,21 +74,17 @@ def _vocabulary(path: Path, ids: list[int]) -> Vocabulary:
 def _transformer(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The settings and the tensors of the layers of a Transformer."""
     parts = {side: model.section(side) for side in LAYERS}
-    norm = parts["encoder"].get("layer_norm", str, "post")
+    norm, activation, scaled = _shared(model)
     sizes: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
-    same: dict[str, set[str | int]] = {"num_heads": {part.get("num_heads", int, 8) for part in parts.values()}}
-    same |= {key: {part.get(key, str, default) for part in parts.values()} for key, default in SAME.items()}
-    if different := [key for key, values in same.items() if len(values) > 1]:
-        raise DataError(f"{model.path}: encoder and decoder differ in {different[0]}, which regard does not read")
     for side, part in parts.items():
-        part.only("activation", "relu", "gelu")
+        part.only("activation", "relu", "gelu", "swish")
         part.only("alpha", 1.0)
-        part.section("embeddings").only("scale", True)
         sizes[side] = {
-            "dim": part.get("hidden_size", int),
-            "inner_dim": part.get("ff_size", int),
-            "layers": part.get("num_layers", int),
+            "dim": part.get("hidden_size", int, WIDTH),
+            "inner_dim": part.get("ff_size", int, INNER),
+            "layers": part.get("num_layers", int, DEPTHS[side]),
+            "self_attention.heads": part.get("num_heads", int, HEADS[side]),
         }
 
         def linear(name: str) -> Affine:
@@ -99,14 +97,40 @@ def _transformer(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[s
             )
         if norm == "pre":
             tensors |= linear(f"{side}.layer_norm").named(f"{side}.top.norm")
+    sizes["decoder"]["cross_attention.heads"] = sizes["decoder"]["self_attention.heads"]
     settings = runs.sides(sizes["encoder"], sizes["decoder"]) | {
         "model.norm": norm,
         "model.norm_eps": 1e-6,
-        "model.activation": parts["encoder"].get("activation", str, "relu"),
+        "model.activation": activation,
         "model.positions": "sinusoidal",
-        "model.attention.heads": parts["encoder"].get("num_heads", int, 8),
+        "model.embedding_scaled": scaled,
     }
     return settings, tensors
+
+
+def _shared(model: Options) -> tuple[str, str, bool]:
+    """The settings that both sides of a Transformer share: norm, activation, and whether embeddings are scaled.
+
+    Without `layer_norm`, an encoder of JoeyNMT 2.0 and 2.1 is post-norm, but one of 2.3 is pre-norm with no norm at the
+    top, and the weights have the same names. So the setting is required.
+    """
+    encoder, decoder = (model.section(side) for side in LAYERS)
+    if encoder.values.get("layer_norm") is None:
+        raise DataError(
+            f"{model.path}: the encoder has no layer_norm, which versions of {TOOLKIT} read differently; "
+            "if version 2.0 or 2.1 trained it, add layer_norm: post"
+        )
+    embeddings = [side.section("embeddings") for side in (encoder, decoder)]
+    if model.get("tied_embeddings", bool, False):
+        embeddings[1] = embeddings[0]  # the decoder has the encoder's embedding, and its factor
+    norms = [side.get("layer_norm", str, "post") for side in (encoder, decoder)]
+    activations = [side.get("activation", str, "relu") for side in (encoder, decoder)]
+    scales = [part.get("scale", bool, False) for part in embeddings]
+    both: dict[str, Sequence[object]] = {"layer_norm": norms, "activation": activations, "embeddings.scale": scales}
+    for key, values in both.items():
+        if values[0] != values[1]:
+            raise DataError(f"{model.path}: encoder and decoder differ in {key}, which regard does not read")
+    return norms[0], activations[0], scales[0]
 
 
 def _recurrent(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -116,12 +140,12 @@ def _recurrent(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[str
         side.only("rnn_type", "gru", "lstm")
         side.section("embeddings").only("scale", False)
     encoder.only("bidirectional", True)
-    decoder.only("init_hidden", "bridge", "zeros")
+    decoder.only("init_hidden", "bridge", "zeros", "zero")
     decoder.only("activation", "tanh")
     decoder.only("attention", "bahdanau", "luong")
     layers, dim = decoder.get("num_layers", int, 1), decoder.get("hidden_size", int)
     score = pick(SCORES, decoder.get("attention", str, "bahdanau"), "attention")
-    start = decoder.get("init_hidden", str, "bridge")
+    start = "bridge" if decoder.get("init_hidden", str, "bridge") == "bridge" else "zeros"
     cells = {side: part.get("rnn_type", str, "gru") for side, part in (("encoder", encoder), ("decoder", decoder))}
     settings = {
         "model.embedding": encoder.section("embeddings").get("embedding_dim", int),

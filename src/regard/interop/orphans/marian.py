@@ -21,7 +21,8 @@ PROJECTIONS = ("_Wq", "_Wk", "_Wv", "_Wo")
 UNKNOWN, END = "<unk>", "</s>"  # there are no others: the decoder begins with a vector of zeros
 LONGEST = 1024  # positions of a sinusoidal table
 NORM_EPS = 1e-9
-ACTIVATIONS = ("relu", "gelu")
+ACTIVATIONS = ("swish", "relu", "gelu")  # the first is the default
+GELU = 1.702  # Marian's gelu is x sigmoid(GELU x), not the exact one
 NORMS = {  # regard's, by the steps before and after a sub-layer: d dropout, a add, n norm
     ("", "dan"): "post",
     ("", "an"): "post",
@@ -132,8 +133,8 @@ def _transformer(options: Options, state: Tensors) -> tuple[dict[str, Any], dict
         raise DataError(f"{options.path}: regard has no counterpart of {TOOLKIT}'s steps {steps}, only of {known}")
     norm = NORMS[steps]
     options.only("transformer-postprocess-top", *(("n",) if norm == "pre" else ("",)))
-    activation = options.get("transformer-ffn-activation", str, "relu")
     options.only("transformer-ffn-activation", *ACTIVATIONS)
+    activation = options.get("transformer-ffn-activation", str, ACTIVATIONS[0])
     dim = _number(options, "dim-emb")
 
     def linear(name: str) -> Affine:
@@ -152,20 +153,29 @@ def _transformer(options: Options, state: Tensors) -> tuple[dict[str, Any], dict
         layers = _number(options, f"{side[:3]}-depth")
         sizes[side] = {"dim": dim, "inner_dim": _number(options, "transformer-dim-ffn"), "layers": layers}
         for number in range(layers):
-            tensors |= runs.layer(f"{side}.stack.{number}", _names(side, number + 1), linear, normal)
+            name = f"{side}.stack.{number}"
+            tensors |= runs.layer(name, _names(side, number + 1), linear, normal)
+            if activation == "gelu":
+                tensors |= _gelu_by_swish(name, tensors)
         if norm == "pre":
             tensors |= normal(f"{side}_top_ln", "").named(f"{side}.top.norm")
         tensors[f"{side}.positions.table.weight"] = table
     settings = runs.sides(sizes["encoder"], sizes["decoder"]) | {
         "model.norm": norm,
         "model.norm_eps": NORM_EPS,
-        "model.activation": activation,
+        "model.activation": "swish" if activation == "gelu" else activation,
         "model.positions": "learned",
         "model.longest": len(table),
         "model.embedding_scaled": not learned,
         "model.attention.heads": _number(options, "transformer-heads"),
     }
     return settings, tensors
+
+
+def _gelu_by_swish(layer: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The feed-forward matrices with which `swish` computes Marian's gelu:  x sigmoid(c x) = swish(c x) / c."""
+    inner, bias, out = (f"{layer}.feed.{name}" for name in ("inner.weight", "inner.bias", "out.weight"))
+    return {inner: tensors[inner] * GELU, bias: tensors[bias] * GELU, out: tensors[out] / GELU}
 
 
 def _number(options: Options, key: str) -> int:
