@@ -8,17 +8,21 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import load as load_tensors
+from torch import distributed as dist
 
 from commands import SOURCES, Result, shared_commands, user_environment
 from regard import storage
-from regard.storage import Run
+from regard.errors import CorruptError, DataError, LostProcessError, RegardError, StorageError
+from regard.storage import Checkpoint, Run
+from regard.training import processes, shards
 from together import LIMIT, curve, start, together
 
 UPDATE = "regard.training.engine.eager:learn_once"  # is called at every update
@@ -256,6 +260,54 @@ def test_an_error_that_one_process_has_alone_once_the_run_exists_is_said_once_by
     assert [result.code for result in results] == [6, 2]
     assert "regard: " not in results[0].error
     assert results[1].error.startswith(f"regard: the run {name}, which train.start_from names, has changed since")
+
+
+def test_shards_that_one_process_cannot_write_end_all_with_one_sentence(folder: Path) -> None:
+    settings = (*TRANSFORMER, "train.parallel=fsdp")
+    results = together(2, train("full", *settings), folder, {1: {"limits": {"FSIZE": 15_000}}})  # a file of two parts
+    assert [result.code for result in results] == [StorageError.exit_code] * 2, results[1].error
+    why = "runs/full/checkpoints cannot be written: process 1: File too large"
+    saved = "0 updates are saved; go on with: regard train --resume runs/full"
+    assert results[0].error.splitlines()[-1] == f"regard: {why}; {saved}"
+    assert "Traceback" not in results[0].error
+    assert not results[1].error
+    succeeded(together(2, ["train", "--resume", "runs/full"], folder))
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_shards_that_cannot_be_read_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"weight": torch.ones(2)}
+    shards.write(tensors, tmp_path)
+    monkeypatch.setattr(
+        shards.HuggingFaceStorageReader, "read_data", Mock(side_effect=OSError(5, "Input/output error"))
+    )
+    with pytest.raises(CorruptError, match=r"shards of .* are damaged: process 0: Input/output error") as caught:
+        shards.read(tensors, Checkpoint(tmp_path))
+    assert caught.value.is_reported is False
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "a"), DataError("no pairs")])
+def test_an_error_that_two_processes_have_is_reported_by_the_first_that_fails(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, group, reported = dist.HashStore(), Mock(size=2, rank=0), []
+    monkeypatch.setattr(processes, "_store", lambda: store)
+    for _ in range(2):
+        with pytest.raises(RegardError) as caught, processes.told_if_lost(group, lambda: "3 updates are saved"):
+            raise type(error)(*error.args)
+        reported.append(caught.value.is_reported)
+    assert reported == [False, True]
+    with pytest.raises(LostProcessError) as lost, processes.told_if_lost(group, lambda: "3 updates are saved"):
+        raise RuntimeError("gloo: Connection closed by peer")
+    assert lost.value.is_reported
 
 
 @pytest.mark.parametrize(("local", "says"), [(0, True), (1, False)])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import random
 import re
 import signal
@@ -21,7 +22,7 @@ from regard import recipe as recipes
 from regard.cli import core
 from regard.console import ProgressLog
 from regard.data import encoding, files, shards
-from regard.errors import LostProcessError, MissingExtraError
+from regard.errors import CorruptError, LostProcessError, MissingExtraError, RegardError
 from regard.storage import Run
 from regard.training import clusters, loop
 from regard.training.clusters import GROUP, connected
@@ -100,6 +101,66 @@ def test_a_training_is_stopped_goes_on_loses_a_process_and_ends_with_the_bits_of
     assert curve(run) == curve(folder / "runs/undisturbed")
     assert Run(run).read(storage.MODEL) == Run(folder / "runs/undisturbed").read(storage.MODEL)
     assert [path.name for path in run.parent.glob(".ray-*")] == []
+
+
+def test_an_error_of_one_process_ends_the_training_at_once_with_its_sentence(folder: Path) -> None:
+    pytest.importorskip("ray")
+    trained = ["train", "reverse", "name=damaged", *SETTINGS, "train.updates=10", "train.timeout=600", "-q"]
+    assert shared_commands()(*trained, folder=folder, limit=60).code == 0
+    (checkpoint,) = (folder / "runs/damaged/checkpoints").iterdir()
+    (checkpoint / "state.json").write_text("x")
+    resume = ["train", "--resume", "runs/damaged", "train.updates=20"]
+    alone = shared_commands()(*resume, folder=folder)
+    with command(*resume, "--ray", "local", "--processes", "2", folder=folder) as process:
+        _, error = process.communicate(timeout=LIMIT)  # the other process waits for this one, up to train.timeout
+    assert process.returncode == alone.code == CorruptError.exit_code, error
+    assert error.splitlines()[-1].replace(f"{folder}/", "") == alone.error.splitlines()[-1]
+
+
+class EndedTrainer:
+    """In place of a trainer of Ray: each time it starts, the processes have ended with these errors, by rank."""
+
+    def __init__(self, *errors: dict[int, Exception]) -> None:
+        self.errors, self.starts = errors, 0
+
+    def fit(self) -> None:
+        """Raise Ray's error about that of the processes, unless there is none."""
+        self.starts += 1
+        if errors := self.errors[min(self.starts, len(self.errors)) - 1]:
+            failure = RuntimeError("Training failed due to worker errors:\nand more")
+            failure.worker_failures = errors
+            raise failure
+
+
+def test_ray_starts_again_after_a_lost_process_and_not_after_an_error_of_regard(tmp_path: Path) -> None:
+    lost, killed = LostProcessError("another process has ended"), RuntimeError("the actor died\nand more")
+    trainer = EndedTrainer({0: lost, 1: killed}, {})
+    clusters._fit(lambda: trainer, Run(tmp_path))
+    assert trainer.starts == 2
+    damaged = RegardError("a file is damaged")
+    damaged.exit_code = 5
+    trainer = EndedTrainer({0: lost, 1: pickle.loads(pickle.dumps(damaged))})
+    with pytest.raises(RegardError, match="a file is damaged") as caught:
+        clusters._fit(lambda: trainer, Run(tmp_path))
+    assert (caught.value.exit_code, trainer.starts) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ({0: LostProcessError("another process has ended"), 1: KeyError("x")}, """KeyError: 'x'"""),
+        ({0: LostProcessError("another process has ended")}, "another process has ended"),
+    ],
+)
+def test_a_training_that_always_loses_processes_ends_with_the_error_of_one(
+    errors: dict[int, Exception], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clusters, "describe_saved", lambda run: "3 updates are saved")
+    trainer = EndedTrainer(errors)
+    with pytest.raises(LostProcessError) as caught:
+        clusters._fit(lambda: trainer, Run(tmp_path))
+    assert str(caught.value) == f"the training on Ray has ended after 3 restarts ({reason!r}); 3 updates are saved"
+    assert trainer.starts == 4
 
 
 def workers_of(command: int) -> set[int]:

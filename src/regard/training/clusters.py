@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from regard.console import ProgressLog
 from regard.data.encoding import encoded_by
 from regard.data.remote import answer, from_table, to_table
 from regard.data.store import groups
-from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, shown
+from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, quantity, shown
 from regard.predict import load
 from regard.recipe import Recipe
 from regard.storage import METRICS, Run
@@ -136,16 +136,17 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
         work = {"run": str(run.path.resolve()), "overrides": list(overrides), "folder": os.getcwd()}
         work["cache"] = str(home().resolve())
         with tempfile.TemporaryDirectory(prefix=".ray-", dir=run.path.resolve().parent) as folder:
-            trainer = TorchTrainer(
+            make_trainer = partial(
+                TorchTrainer,
                 _train_with_others,
                 train_loop_config=work | {"on_gpu": on_gpu},
                 torch_config=TorchConfig(backend=_backend(on_gpu=on_gpu), timeout_s=settings.timeout),
                 scaling_config=ScalingConfig(num_workers=processes, use_gpu=on_gpu),
-                run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=RESTARTS)),
+                run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=0)),
             )
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
             with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
-                _fit(trainer, run)
+                _fit(make_trainer, run)
 
 
 @contextmanager
@@ -187,37 +188,54 @@ def _backend(*, on_gpu: bool) -> str:
     return "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
 
 
-def _fit(trainer: Any, run: Run) -> None:
-    """Train, in a thread: signals reach only the main one. What ends the training is raised as regard's own error."""
-    outcomes: Queue[Any] = Queue()
-    threading.Thread(target=lambda: outcomes.put(_outcome(trainer)), daemon=True).start()
-    outcome = outcomes.get()
-    if isinstance(outcome, Exception):
-        reason = shown(str(outcome).split("\n", 1)[0])
-        why = f"the training on Ray has ended after {RESTARTS} restarts at most ({reason})"
-        raise LostProcessError(f"{why}; {describe_saved(run)}") from outcome
-    failure = (outcome.metrics or {}).get("error")
-    if failure:
-        refused = RegardError(failure)
-        refused.exit_code = outcome.metrics["exit_code"]
-        raise refused
+def _fit(make_trainer: Callable[[], Any], run: Run) -> None:
+    """Train, and start again if processes are lost; any other error of regard in one of them is raised at once.
+
+    Ray itself would start again after those, too: another start would end with the same error.
+    """
+    restarts = 0
+    while failure := _failure(make_trainer):
+        errors: Mapping[int, Exception] = getattr(failure, "worker_failures", {})  # by rank
+        own = [errors[rank] for rank in sorted(errors) if not isinstance(errors[rank], LostProcessError)]
+        for error in own:
+            if isinstance(error, RegardError):
+                raise error
+        if not errors or restarts == RESTARTS:  # without errors of processes, it is one of Ray itself
+            reason = shown(_first_line((own or [*errors.values(), failure])[0]))
+            why = f"the training on Ray has ended after {quantity(restarts, 'restart')} ({reason})"
+            raise LostProcessError(f"{why}; {describe_saved(run)}") from failure
+        restarts += 1
 
 
-def _outcome(trainer: Any) -> Any:
-    """The result of the training, or the error that has ended it."""
-    try:
-        return trainer.fit()
-    except Exception as error:
-        return error
+def _failure(make_trainer: Callable[[], Any]) -> Exception | None:
+    """Train in a thread, because signals reach only the main one; returns the error that ends it, if any does."""
+    outcomes: Queue[Exception | None] = Queue()
+
+    def fit() -> None:
+        try:
+            make_trainer().fit()
+        except Exception as error:
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
+
+    threading.Thread(target=fit, daemon=True).start()
+    return outcomes.get()
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error's message, after the name of its class unless it is a sentence of regard."""
+    line = str(error).split("\n", 1)[0]
+    return line if isinstance(error, RegardError) else f"{type(error).__name__}: {line}".rstrip(": ")
 
 
 def _train_with_others(work: Mapping[str, Any]) -> None:
     """The work of one process: resume the run together with the others.
 
-    An error that all of them have is reported: another start would end with it, too.
+    An error ends this process alone, and Ray then ends the others, which may be waiting for it. Errors are pickled: of
+    regard's, only those of two classes can be created again from their message.
     """
     import torch
-    from ray import train as ray_train
     from ray.train.torch import get_device
 
     os.chdir(work["folder"])
@@ -226,10 +244,12 @@ def _train_with_others(work: Mapping[str, Any]) -> None:
         torch.cuda.set_device(get_device())
     try:
         loop.resume(work["run"], *work["overrides"], quiet=True)
+    except LostProcessError:
+        raise
     except RegardError as error:
-        if isinstance(error, LostProcessError):
-            raise
-        ray_train.report({"error": str(error), "exit_code": error.exit_code})
+        failure = RegardError(str(error))
+        failure.exit_code = error.exit_code
+        raise failure from None
 
 
 def predict(

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from regard.errors import LostProcessError, NotFiniteError, RecipeError, RegardError, StoppedError, shown
+from regard.errors import (
+    LostProcessError,
+    NotFiniteError,
+    RecipeError,
+    RegardError,
+    StoppedError,
+    StorageError,
+    shown,
+)
 from regard.recipe import Train
 
 PARALLEL = ("auto", "ddp", "fsdp")  # values of train.parallel
@@ -24,6 +32,10 @@ LOST_WORDS = ("gloo", "NCCL", "onnection closed", "onnection reset", "roken pipe
 ENDED, REPORTED = "regard/ended", "regard/reported"  # keys of the store that the processes share
 
 Number = TypeVar("Number", int, float, Tensor)
+
+
+class UnwrittenError(StorageError):
+    """One of the processes could not write its part of a checkpoint; all of them raise this error."""
 
 
 class Processes:
@@ -223,19 +235,30 @@ def _shared_error(processes: Processes, own: RegardError | None) -> RegardError 
 def told_if_lost(processes: Processes, saved: Callable[[], str]) -> Iterator[None]:
     """If another process is lost in the block, raise LostProcessError, which ends with `saved`; one process reports it.
 
-    A process that fails with an error of its own says so to the others, which then end without a word.
+    A process that fails with an error of its own says so to the others, which then end without a word. An error that
+    all processes have is reported by the first.
     """
     try:
         yield
+    except UnwrittenError as error:
+        unwritten = StorageError(f"{error}; {saved()}")
+        unwritten.is_reported = not processes.first
+        processes.wait_for_end_of_first()
+        raise unwritten from error
     except BaseException as error:
-        if processes.size == 1 or (isinstance(error, RegardError) and error.is_reported is not None):
+        if processes.size == 1:
+            raise
+        if isinstance(error, RegardError) and error.is_reported is not None:  # all processes have one
+            processes.wait_for_end_of_first()
             raise
         if isinstance(error, StoppedError | NotFiniteError):  # in all processes
             processes.wait_for_end_of_first()
             raise
+        if isinstance(error, OSError) and not is_lost(error):
+            error = _storage_error(error)
         if not is_lost(error):
             _tell_others(error)
-            raise
+            raise error
         raise LostProcessError(
             f"another process of the training has ended, or has not answered in time; {saved()}",
             is_reported=not _may_report(processes),
@@ -246,8 +269,17 @@ def _tell_others(error: BaseException) -> None:
     """Let the others know that this process ends by an error of its own; the first one that does so reports it."""
     with suppress(RuntimeError):  # the store has ended with the first process
         _store().set(ENDED, "1")
+        is_reported = _store().add(REPORTED, 1) > 1
         if isinstance(error, RegardError):
-            error.is_reported = _store().add(REPORTED, 1) > 1
+            error.is_reported = is_reported
+
+
+def _storage_error(error: OSError) -> StorageError:
+    """The error of regard for one of a file: only those of regard can say that another process reports them."""
+    what = "a file or stream" if error.filename is None else shown(error.filename)
+    storage_error = StorageError(f"the training cannot read or write {what}: {error.strerror or error}")
+    storage_error.__cause__ = error
+    return storage_error
 
 
 def is_lost(error: BaseException) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -17,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from regard.errors import CorruptError, shown
 from regard.storage import Checkpoint
+from regard.training.processes import UnwrittenError
 
 ENDING = ".safetensors"
 LARGEST_HEADER = 64 << 20  # bytes of the header of a file
@@ -28,9 +31,15 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def write(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the parts that this process has of all tensors; all processes call it at the same time."""
+    """Write the parts that this process has of all tensors; all processes call it at the same time.
+
+    UnwrittenError in all of them if one cannot write.
+    """
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    save(dict(tensors), storage_writer=writer)
+    try:
+        save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:  # torch derives it from BaseException
+        raise UnwrittenError(f"{folder.parent} cannot be written: {_reason(error)}") from error
 
 
 def check(checkpoint: Checkpoint, most: int) -> None:
@@ -65,6 +74,10 @@ def read(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))
     except CorruptError:
         raise
+    except CheckpointException as error:  # in all processes
+        damaged = CorruptError(f"the shards of {checkpoint.path} are damaged: {_reason(error)}")
+        damaged.is_reported = dist.get_rank() > 0
+        raise damaged from error
     except Exception as error:
         raise _damaged(checkpoint, error) from error
     for name, tensor in tensors.items():
@@ -75,3 +88,11 @@ def read(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
 
 def _damaged(checkpoint: Checkpoint, error: Exception) -> CorruptError:
     return CorruptError(f"the shards of {checkpoint.path} are damaged: {shown(str(error))}")
+
+
+def _reason(error: CheckpointException) -> str:
+    """The first process that has failed, and why: the system's words if it could not read or write a file."""
+    rank = min(error.failures)
+    cause = error.failures[rank][0]
+    reason = isinstance(cause, OSError) and cause.strerror
+    return f"process {rank}: {reason or shown(str(cause))}"
