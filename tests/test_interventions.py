@@ -14,7 +14,7 @@ from regard import recipe as recipes
 from regard.attention.intervene import EXAMPLES, INTERVENTIONS, parse
 from regard.errors import RecipeError
 from regard.models import ENCODER_SELF, sites
-from regard.tasks import Transduce
+from regard.tasks import Transduce, intervened
 from regard.tasks.intervened import TokenChange, compare, find
 from shapes import unchecked
 
@@ -169,6 +169,41 @@ def test_outputs_are_compared_token_by_token() -> None:
     assert [one.kind for one in compare(said("abc"), said("bca"), aligned=True)] == ["replaced"] * 3
     assert TokenChange("same", "a", "a", -0.5, -2.0).change == -1.5
     assert TokenChange("added", "", "a").change is None
+
+
+def sequences(*parts: str, many: int) -> tuple[str, ...]:
+    """Tokens, each part repeated that often."""
+    return tuple(token for part in parts for token in part * many)
+
+
+LARGE = {
+    "another phase": (sequences("ab", many=1400), sequences("aab", many=930)),
+    "another length": (sequences("abcdefg", many=400), sequences("cdefgab", many=380)),
+    "one token": (sequences("a", many=2000), sequences("ba", many=1000)),
+    "no equal runs": (
+        tuple(token for number in range(900) for token in ("x", f"a{number}")),
+        tuple(token for number in range(900) for token in ("x", f"b{number}")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LARGE.values(), ids=LARGE)
+def test_large_outputs_are_not_matched_but_paired(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(intervened, "SequenceMatcher", None)  # its work is cubic: 20 seconds for 1,000 tokens
+    diff = compare(Prediction("", "", 0.0, before, None), Prediction("", "", 0.0, after, None))
+    assert tuple(one.before for one in diff if one.kind != "added") == before
+    assert tuple(one.after for one in diff if one.kind != "removed") == after
+    assert all((one.before == one.after) == (one.kind == "same") for one in diff)
+
+
+def test_a_small_change_of_a_large_output_is_matched_without_its_ends() -> None:
+    prefix, suffix = sequences("ab", many=600), sequences("ba", many=500)
+    before, after = (*prefix, *"xyz", *suffix), (*prefix, *"xz", *suffix)
+    diff = compare(Prediction("", "", 0.0, before, None), Prediction("", "", 0.0, after, None))
+    assert [(place, *one[:3]) for place, one in enumerate(diff) if one.kind != "same"] == [(1201, "removed", "y", "")]
+    assert tuple(one.before for one in diff) == before
 
 
 # ---- predictions

@@ -53,9 +53,12 @@ class Predictor:
         return sentences(self.task.recipe.task, self.trust, attends=self.attends)
 
     @property
-    def trust_of_recorded(self) -> str:
-        """The sentence under maps that `record` takes now: of this run, or that its model is changed."""
-        changes = models.active(self.model)
+    def active_interventions(self) -> tuple[Intervention, ...]:
+        """The interventions that act in the model now."""
+        return models.active(self.model)
+
+    def trust_of_recorded(self, changes: Sequence[Intervention]) -> str:
+        """The sentence under maps that `record` takes: of this run, or that these interventions changed its model."""
         return (changed_by(changes) if changes else self.sentences).other
 
     def with_trust(self, prediction: Prediction) -> Prediction:
@@ -63,8 +66,7 @@ class Predictor:
 
         A measurement belongs to the model as it was trained: under interventions, the sentence names these instead.
         """
-        changes = models.active(self.model)
-        if changes:
+        if changes := self.active_interventions:
             return with_sentences(prediction, changed_by(changes))
         prediction = replace(prediction, trust=self.trust) if self.trust else prediction
         return with_sentences(prediction, self.sentences)
@@ -149,8 +151,12 @@ class Predictor:
             forced = self._force(read, before.text) if can_force else None
         if scored is None or forced is None or scored.tokens != before.tokens:  # a text may have several tokenizations
             scored = forced = None
-        diff = compare(before, after, scored, forced, aligned=self.task.aligned)
         fed = [one for one in chosen if isinstance(one, Feed)]
+        if fed:  # by reading the other source, so that it is not among the active interventions
+            said = changed_by([*self.active_interventions, *fed, *resolved])
+            after = with_sentences(replace(after, trust=""), said)
+            forced = None if forced is None else with_sentences(replace(forced, trust=""), said)
+        diff = compare(before, after, scored, forced, aligned=self.task.aligned)
         return Intervened((*fed, *resolved), before, after, diff, forced)
 
     def _force(self, source: str, target: str) -> Prediction:

@@ -14,6 +14,7 @@ import torch
 from small import gradients, near, same
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from regard.attention.foreign import DISPATCHES
 from regard.attention.record import record
@@ -283,6 +284,29 @@ def test_gradients_are_the_same_and_weights_are_detached():
         for name in expected:
             same(actual[name], expected[name])
         assert not any(weights.requires_grad for weights in recording.weights.values())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_gradient_checkpoint_computes_again_is_not_recorded(reentrant):
+    model = attention().train()
+
+    def run(states: Tensor) -> Tensor:
+        output: Tensor = model(states, states, states)[0]
+        return output.square()  # saves its input, so that the attention is computed again to its end
+
+    results = []
+    for repeats in (False, True):
+        states = SELF.clone().requires_grad_()
+        with record(model) as recording:
+            output = checkpoint(run, states, use_reentrant=reentrant) if repeats else run(states)
+            output.sum().backward()
+        assert recording.runs == {"": 1}
+        results.append((recording.weights[""], states.grad))
+    for plain, repeated in zip(*results, strict=True):
+        same(repeated, plain)
+    with record(model) as recording:  # outside of a backward pass, calls of a model that was checkpointed are recorded
+        run(SELF)
+    same(recording.weights[""], results[0][0])
 
 
 @pytest.mark.parametrize("fast", [True, False])

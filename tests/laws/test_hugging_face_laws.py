@@ -263,12 +263,14 @@ def test_generated_tokens_are_the_same(family, way):
         assert set(recording.sites.values()) == {(site, layer) for site in FAMILIES[family].sites for layer in layers}
 
 
+@pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.generates])
-def test_steps_with_a_cache_are_the_rows_of_a_forced_pass(family):
+def test_steps_with_a_cache_are_the_rows_of_a_forced_pass(family, cache):
     model = make(family)
     inputs = {name: value[:1] for name, value in FAMILIES[family].inputs.items() if name != "decoder_input_ids"}
+    settings = {} if cache is None else {"cache_implementation": cache}
     with record(model) as stepped:
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=6)
+        tokens = model.generate(**inputs, **settings, num_beams=1, do_sample=False, max_new_tokens=6)
     if "decoder_input_ids" in FAMILIES[family].inputs:
         start = torch.tensor([[1]])[:, : family == "whisper"]  # which Whisper does not return
         inputs["decoder_input_ids"] = torch.cat([start, tokens[:, :-1]], 1)
@@ -278,7 +280,11 @@ def test_steps_with_a_cache_are_the_rows_of_a_forced_pass(family):
     with torch.no_grad(), record(model) as forced:
         output_of(model, inputs)
     for name, weights in forced.weights.items():
-        near(stepped.weights[name], weights, 1e-5)
+        actual, keys = stepped.weights[name], weights.shape[-1]
+        near(actual[..., :keys], weights, 1e-5)
+        assert not actual[..., keys:].any()  # a place of a static cache that was never filled
+        assert cache == "static" or actual.shape == weights.shape
+    assert len(stepped.maps().layers) == len(forced.maps().layers)
 
 
 def heads_silenced_by_hand(family: str) -> nn.Module:

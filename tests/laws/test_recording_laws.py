@@ -6,6 +6,7 @@ A recorded search holds its best output, as if that had been forced.
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -33,12 +34,17 @@ from small import (
     same,
     transformer,
 )
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 
+from regard.attention.core import Attended
+from regard.attention.foreign import attention_names, foreign_modules
 from regard.attention.gates import GATES
+from regard.attention.masks import materialize
 from regard.attention.record import Labels, Recording, record
-from regard.attention.scopes import SCOPES, Scope
+from regard.attention.scopes import SCOPES, Global, Scope
 from regard.decoders import ORDERS
 from regard.errors import RecipeError
 from regard.kernels.choose import is_observed, pause_observers
@@ -690,6 +696,73 @@ def test_wrong_arguments_of_maps_get_a_sentence():
         recording.maps(labels=["a"])
     with pytest.raises(RecipeError, match=r"^record takes a model, .* not 'model'$"), record("model"):
         pass
+
+
+class AttentionOfAPlugin(Global):
+    """The same as `global`, defined outside of the package."""
+
+
+class Fused(nn.Module):
+    """An attention function as a module, which the watcher of other packages would see."""
+
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+
+
+class ScopeWithAPart(Global):
+    """The same as `global`, computed by a part of the scope."""
+
+    def make_parameters(self, query_dim):
+        self.part = Fused()
+
+    def forward(self, query, keys, values, *, mask, **_):
+        mask = materialize(mask, query, keys)
+        if query.ndim == 5:  # beams, which share the keys of their source
+            keys, values = (states.expand(-1, query.shape[1], -1, -1, -1) for states in (keys, values))
+        return Attended(self.part(query, keys, values, mask, self.score.dot_scale), None)
+
+
+@pytest.mark.parametrize("kind", [AttentionOfAPlugin, ScopeWithAPart])
+def test_a_scope_of_another_package_is_recorded_once(kind, monkeypatch):
+    monkeypatch.setitem(SCOPES, "plugin", kind)
+    tokens, recordings, outputs = make_tokens(), [], []
+    for scope in ("global", "plugin"):
+        torch.manual_seed(4)
+        model = make_model(transformer("rotary", variant=Variant("scaled_dot", scope=scope, heads=2)))
+        with torch.no_grad(), record(model) as recording:
+            outputs.append(model.decoder(tokens, model.encoder(make_sources(*LENGTHS))).logits)
+        recordings.append(recording)
+    assert any(isinstance(module, kind) for module in model.modules())
+    expected, actual = recordings
+    near(outputs[1], outputs[0])
+    assert actual.runs == expected.runs
+    assert set(actual.runs.values()) == {1}
+    assert actual.weights.keys() == expected.weights.keys()
+    for name, weights in expected.weights.items():
+        near(actual.weights[name], weights)
+    assert [own.place for own in actual.maps()] == [own.place for own in expected.maps()]
+    assert not foreign_modules(model)
+    assert not attention_names(model)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("case", [transformer(), Case(cell="lstm")], ids=str)
+def test_what_a_gradient_checkpoint_computes_again_is_not_recorded(case, reentrant):
+    model = make_model(case).train()
+    tokens, memory = make_tokens(), model.encoder(make_sources(*LENGTHS))
+
+    def logits(states: Tensor) -> Tensor:
+        return model.decoder(tokens, replace(memory, states=states)).logits
+
+    with record(model) as recording:
+        states = memory.states.detach().requires_grad_()
+        output = checkpoint(logits, states, use_reentrant=reentrant)
+        before, runs = recording.weights, dict(recording.runs)
+        output.logsumexp(-1).sum().backward()
+    assert states.grad is not None
+    assert recording.runs == runs
+    for name, weights in recording.weights.items():
+        same(weights, before[name])
 
 
 def test_an_object_with_a_model_is_recorded_as_its_model():

@@ -26,16 +26,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.attention.gates import ContextGate, SqueezeExcite
+from regard.attention.lags import LagMixture
 from regard.attention.masks import causal as causal_mask
 from regard.attention.masks import from_lengths
 from regard.attention.normalizers import Pairs, softmax
-from regard.attention.scopes import Weights
+from regard.attention.scopes import Scope, Weights
 from regard.errors import RecipeError
 from regard.kernels.choose import is_transformed, without_autocast
 
 Entry = TypeVar("Entry")
 
 OWN = ("regard", "torch")  # packages whose modules are known: they have hooks, or no attention
+WITHOUT_KEYS = SqueezeExcite | ContextGate | LagMixture  # modules of regard whose weights are not those of keys
+HOOKED = Scope | WITHOUT_KEYS  # modules that have a hook in a recording, also as subclasses of other packages
 
 
 @dataclass(frozen=True)
@@ -573,17 +577,17 @@ def _with_separate_heads(call: Original, module: nn.Module) -> Original:
 
 
 def foreign_modules(model: nn.Module) -> dict[nn.Module, str]:
-    """The modules of a model that may call an attention function and have no hook of regard, with their names."""
-    return {module: name for name, module in model.named_modules() if _is_foreign(module)}
+    """The modules of a model that may call an attention function, with their names.
+
+    Modules with a hook of regard, and the parts of these, are left out: the hook sees their calls already.
+    """
+    hooked = {part for module in model.modules() if isinstance(module, HOOKED) for part in module.modules()}
+    return {module: name for name, module in model.named_modules() if module not in hooked and _is_foreign(module)}
 
 
 def attention_names(model: nn.Module) -> list[str]:
     """The names of the modules that have attention, as far as their classes say: those within no other one."""
-    names = [
-        name
-        for name, module in model.named_modules()
-        if _is_foreign(module) and "attention" in type(module).__name__.lower()
-    ]
+    names = [name for module, name in foreign_modules(model).items() if "attention" in type(module).__name__.lower()]
     return [
         name
         for name in names
@@ -597,6 +601,7 @@ def _is_foreign(module: nn.Module) -> bool:
 
 def check_can_be_seen(model: nn.Module, done: str = "recorded") -> None:
     """RecipeError if the model is compiled, or computes its attention in a function that cannot be watched."""
+    foreign = foreign_modules(model)
     for name, module in model.named_modules():
         title = f"{name} ({type(module).__name__})" if name else type(module).__name__
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
@@ -605,7 +610,7 @@ def check_can_be_seen(model: nn.Module, done: str = "recorded") -> None:
                 "the module that was compiled, without calling the compiled one: model._orig_mod has the same weights"
             )
         implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        if _is_foreign(module) and implementation not in (None, "sdpa"):
+        if module in foreign and implementation not in (None, "sdpa"):
             raise RecipeError(
                 f"{title} computes its attention by {implementation!r}, which cannot be {done}; call "
                 "model.set_attn_implementation('sdpa') before, or load the model with attn_implementation='sdpa'"

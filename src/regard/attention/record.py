@@ -18,9 +18,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention.core import Attended
-from regard.attention.foreign import Call, Watcher, attention_names, check_can_be_seen, foreign_modules, watch
+from regard.attention.foreign import (
+    HOOKED,
+    WITHOUT_KEYS,
+    Call,
+    Watcher,
+    attention_names,
+    check_can_be_seen,
+    foreign_modules,
+    watch,
+)
 from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.heads import MultiHead, SelfAttention
+from regard.attention.intervene import Intervention
 from regard.attention.lags import LagMixture
 from regard.attention.masks import Causal
 from regard.attention.scopes import Scope
@@ -30,8 +40,7 @@ from regard.kernels.choose import Observer
 from regard.maps import OWN, TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
 from regard.types import Memory
 
-WITHOUT_KEYS = SqueezeExcite | ContextGate | LagMixture  # modules whose weights are not those of keys
-OWN_MODULES = Scope | WITHOUT_KEYS | nn.LSTM
+OWN_MODULES = HOOKED | nn.LSTM
 NAMED = 3  # number of modules that the repr of a recording names
 NOTHING = (
     "nothing was recorded: run the model inside the block. Of modules that regard did not build, calls of "
@@ -134,8 +143,10 @@ class Recording:
     layout: Layout = TEXT  # of the source, if the encoder of a regard model ran
     of_beams: set[str] = field(default_factory=set)  # modules that a beam search of another package called
     not_chosen: dict[str, None] = field(default_factory=dict)  # modules that ran and are not in `layers`, in order
-    describe: Callable[[], str] = field(default=lambda: WITHOUT_RUN)  # how far maps of the next call may be trusted
-    trust: str = WITHOUT_RUN  # how far the maps may be trusted
+    active: Callable[[], Sequence[Intervention]] = field(default=lambda: ())  # interventions that act in the model now
+    describe: Callable[[Sequence[Intervention]], str] = field(default=lambda changes: WITHOUT_RUN)
+    changes: list[Intervention] = field(default_factory=list)  # interventions that acted in any call so far
+    trust: dict[str, str] = field(default_factory=dict)  # how far the maps of each module may be trusted
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
@@ -210,7 +221,7 @@ class Recording:
             tuple(columns) or tuple(map(str, range(weights.shape[-1]))),
             self.layout_of(site, weights.shape[-1]),
             None if site is None else Place(site.name, site.layer, only),
-            trust=self.trust,
+            trust=self.trust.get(name, WITHOUT_RUN),
         )
 
     def maps(self, row: int = 0, *, labels: Mapping[str, AnyLabels] | None = None) -> AttentionMaps:
@@ -253,6 +264,7 @@ class Recording:
         # copies, so that they do not keep the whole batch in memory
         weights = weights[:, [index for index, _ in kept], : len(columns)].clone()
         row_labels, heads = tuple(label for _, label in kept), self.selection.heads or ()
+        trust = self.trust.get(name, WITHOUT_RUN)
         layout = layout or self.layout_of(place, len(columns))
         return LayerMaps(
             *place,
@@ -261,8 +273,8 @@ class Recording:
             tuple(columns),
             layout,
             head_numbers=heads,
-            trust=self.trust,
-            other_trust=self.trust,
+            trust=trust,
+            other_trust=trust,
         )
 
     def layout_of(self, site: Site | None, columns: int) -> Layout:
@@ -309,8 +321,13 @@ class Recording:
         return self.totals[name] if name in self.totals else self._spans(name)[-1].total
 
     def add(self, name: str, queries: int, weigh: Callable[[list[int] | None], Tensor]) -> None:
-        """Store a call with so many rows; `weigh` computes the weights of the rows with these indices, or of all."""
-        self.trust = self.describe()
+        """Store a call with so many rows; `weigh` computes the weights of the rows with these indices, or of all.
+
+        A call after a change may read what changed modules computed, as a decoder reads the states of the encoder. So
+        its sentence names the interventions of all calls so far, also of those that no longer act.
+        """
+        self.changes += [change for change in self.active() if change not in self.changes]
+        self.trust[name] = self.describe(self.changes)
         self.runs[name] = self.runs.get(name, 0) + 1
         first = self.totals.get(name, 0)
         self.totals[name] = first + queries
@@ -331,12 +348,25 @@ def _joined(name: str, calls: Sequence[Tensor], totals: Sequence[int]) -> Tensor
         return calls[0]
     keys = [weights.shape[-1] for weights in calls]
     growing = [keys[0] + total - totals[0] for total in totals]
-    if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
+    in_cache = len(set(keys)) == 1 or keys == growing or _is_static_cache(calls, totals)
+    if len({weights.shape[:-2] for weights in calls}) > 1 or not in_cache:
         raise RecipeError(
             f"{name} ran on batches of several sizes, or on steps without a cache, which cannot be joined to one map; "
             f"{ONE_BY_ONE}"
         )
     return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
+
+
+def _is_static_cache(calls: Sequence[Tensor], totals: Sequence[int]) -> bool:
+    """Whether the calls are steps with a cache of fixed size, whose keys that are not there yet have weight 0.
+
+    The first call, of a prompt, may have its own keys alone.
+    """
+    size = calls[-1].shape[-1]
+    return totals[-1] <= size and all(
+        weights.shape[-1] in (total, size) and not bool(weights[..., total:].any())
+        for weights, total in zip(calls, totals, strict=True)
+    )
 
 
 def _named(name: str) -> str:
@@ -364,8 +394,11 @@ class HasTrust(Protocol):
     """A `Predictor`, whose run may have been measured."""
 
     @property
-    def trust_of_recorded(self) -> str:
-        """The sentence under maps that are recorded now."""
+    def active_interventions(self) -> Sequence[Intervention]:
+        """The interventions that act in the model now."""
+
+    def trust_of_recorded(self, changes: Sequence[Intervention]) -> str:
+        """The sentence under recorded maps of the model with these interventions."""
 
 
 @contextmanager
@@ -393,14 +426,16 @@ def record(
     those of the output's tokens, without END; shorter outputs of a batch are padded. The rows of a language model begin
     with those of its prompt; with language_model.window, only the first window is recorded.
     """
-    describe = partial(getattr, model, "trust_of_recorded") if isinstance(model, HasTrust) else lambda: WITHOUT_RUN
+    owner = model if isinstance(model, HasTrust) else None
     model = _model_of(model)
     check_can_be_seen(model)
     modules = dict(model.named_modules())
     foreign = foreign_modules(model)
     _check_layers(layers, modules, foreign.values(), model)
     located = partial(_attention_sites, model)
-    recording = Recording(selection=Selection.of(heads, rows), locate=located, describe=describe)
+    recording = Recording(selection=Selection.of(heads, rows), locate=located)
+    if owner is not None:
+        recording.active, recording.describe = partial(getattr, owner, "active_interventions"), owner.trust_of_recorded
     with ExitStack() as stack:
         for name, module in modules.items():
             if isinstance(module, OWN_MODULES) and (layers is None or name in layers):
@@ -462,10 +497,17 @@ def _attention_sites(model: nn.Module, names: Collection[str]) -> dict[str, Site
     )
 
 
+def _is_in_backward() -> bool:
+    """Whether autograd's backward pass runs in this thread: then a forward pass repeats one, for its checkpoint."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 def _record_call(
     recording: Recording, layers: Collection[str] | None, name: str, read: Callable[[], Call], of_beams: bool
 ) -> None:
     """Add the weights of a module of another package to the recording, if they were chosen."""
+    if _is_in_backward():
+        return
     if layers is not None and name not in layers:
         recording.not_chosen[name] = None
         return
@@ -480,6 +522,8 @@ def _recording_hook(recording: Recording, name: str, *, has_heads: bool) -> Obse
     """A forward hook that adds a module's weights or gates to the recording."""
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        if _is_in_backward():
+            return
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
                 gate = module.gate(*inputs, **named).unsqueeze(-2)
