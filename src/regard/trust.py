@@ -30,7 +30,7 @@ def sentences(task: str, line: str, *, attends: bool) -> Sentences:
         return Sentences(*[f"not measured; regard measure cannot measure maps of task = {task} yet"] * 2)
     if not attends:
         return Sentences(*["not measured; regard measure needs attention to a source, and this model has none"] * 2)
-    how = "not measured; regard measure RUN says how far"
+    how = "not measured; regard measure RUN shows how far"
     return Sentences(f"{how} this map may be trusted", f"{how} the map that predictions show may be trusted")
 
 

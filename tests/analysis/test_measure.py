@@ -6,14 +6,16 @@ import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from commands import shared_commands
-from regard import Permute, Predictor, Uniform
+from regard import Feed, Permute, Predictor, Uniform
 from regard import recipe as recipes
 from regard.analysis.forced import force
 from regard.analysis.measure import (
@@ -153,6 +155,43 @@ def test_kendall_counts_pairs_and_ties() -> None:
     assert expected[2:] == [0, -1]
 
 
+class LargestTensor(TorchDispatchMode):
+    """In the block, the number of elements of the largest tensor that an operation returns."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for own in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(own, Tensor):
+                self.largest = max(self.largest, own.numel())
+        return result
+
+
+def kendall_at_once(first: Tensor, second: Tensor) -> Tensor:
+    one, other = (
+        torch.sign(side.double().unsqueeze(-1) - side.double().unsqueeze(-2)).flatten(-2) for side in (first, second)
+    )
+    untied = (one.abs().sum(-1) * other.abs().sum(-1)).sqrt()
+    return torch.where(untied > 0, (one * other).sum(-1) / untied.clamp(min=1.0), torch.zeros_like(untied))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(40, 90), (1, 400), (3, 1), (5, 0), (0, 5)])
+def test_kendall_is_the_same_in_blocks_of_bounded_memory(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    first = torch.rand(rows, columns, generator=random)
+    second = torch.randint(0, 7, (rows, columns), generator=random).float()  # with ties
+    second[:1] = 1.0  # orders nothing
+    for pairs in (1, 1000, 10_000, 10**8):
+        monkeypatch.setattr("regard.analysis.measure.PAIRS", pairs)
+        with LargestTensor() as used:
+            found = kendall(first, second)
+        assert torch.equal(found, kendall_at_once(first, second))
+        assert used.largest <= max(pairs, 3 * rows * max(1, columns))
+
+
 def test_agreement_is_with_the_size_of_changes_and_leaves_out_single_positions() -> None:
     weights = torch.tensor([[0.1, 0.3, 0.6], [0.6, 0.3, 0.1]])
     change = torch.tensor([[0.1, -0.5, 2.0], [-3.0, 0.2, 0.0]])
@@ -250,6 +289,12 @@ def test_a_trained_map_agrees_with_erasing_and_others_do_not(trained: Predictor,
         shuffled = _agreement(erasures(trained, strings))
     assert shuffled.low < trust.floor.high
     assert shuffled.high < trust.agreement.low
+    for seed in (1, 2, 3):  # one order for all passes, so agreement is possible
+        with regard.intervene(trained, Permute(CROSS, seed=seed)):
+            permuted = measure(trained, strings)
+        assert not permuted.is_above_floor
+        assert permuted.agreement.high < trust.agreement.low
+        assert permuted.line.startswith("do not trust the map")
 
     fresh = Predictor(trained.run, trained.task, trained.task.build().eval())
     untrained = measure(fresh, strings)
@@ -292,9 +337,9 @@ def test_the_line_names_the_ceiling_and_grades_by_it() -> None:
     assert replace(trust, ceiling=Estimate(0.5, 0.4, 0.6)).line.startswith("trust the map: ")
     assert ", another run's 0.80 (0.7" in replace(trust, ceiling=Estimate(0.8, 0.7, 0.9)).line
     assert replace(trust, agreement=Estimate(0.2, 0.14, 0.3)).line.startswith("do not trust the map: ")
-    too_few = "too little of how far the map may be trusted; measure on at least 10"
-    assert replace(trust, examples=9).line == f"9 examples tell {too_few}"
-    assert replace(trust, examples=1).line == f"1 example tells {too_few}"
+    too_few = "too few to show how far the map may be trusted; measure on at least 10"
+    assert replace(trust, examples=9).line == f"9 examples are {too_few}"
+    assert replace(trust, examples=1).line == f"1 example is {too_few}"
     content = json.loads(json.dumps(trust.to_dict()))
     assert content["agreement"] == {"value": 0.4, "low": 0.35, "high": 0.45}
     assert content["ceiling"] is None
@@ -310,6 +355,26 @@ def test_another_run_must_have_the_same_tokens() -> None:
             measure(first, EXAMPLES, other=other)
     with pytest.raises(DataError, match="no examples to measure on"):
         measure(first, [])
+
+
+@pytest.mark.parametrize("name", ["translate_bahdanau", "translate_transformer"])
+def test_pairs_that_are_too_long_are_left_out_and_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other = loaded(name, torch.float32), loaded(name, torch.float32)
+    assert isinstance(first.task, Transduce)
+    longest = first.task.longest
+    long = " ".join("a" * (longest + 1))
+    long_pairs = [Example(long, "b"), Example("ab", long)]
+    plain, trust = measure(first, EXAMPLES), measure(first, [long_pairs[0], *EXAMPLES, long_pairs[1]])
+    assert (plain.left_out, trust.left_out) == (0, 2)
+    assert replace(trust, left_out=0) == plain
+    assert "|n:3|skipped:2|" in trust.signature
+    assert "skipped" not in plain.signature
+    with pytest.raises(DataError, match=rf"^every pair has a side of more than {longest:,} tokens; give shorter"):
+        measure(first, long_pairs)
+    sizes = [max(sides) - 1 for sides in first.task.encode(EXAMPLES).lengths()]
+    limit = property(lambda task: max(sizes) - 1 if task is other.task else longest)  # of the other run alone
+    monkeypatch.setattr(Transduce, "longest", limit)
+    assert measure(first, EXAMPLES, other=other).left_out == sizes.count(max(sizes))
 
 
 def test_other_tasks_are_refused() -> None:
@@ -329,7 +394,7 @@ def copied(tmp_path: Path) -> Path:
 def test_the_line_is_stored_for_these_weights(copied: Path) -> None:
     predictor = regard.load(copied, device="cpu")
     assert (predictor.trust, predictor.predict(["abc"])[0].trust) == ("", "")
-    assert under(predictor) == ("not measured; regard measure RUN says how far this map may be trusted",)
+    assert under(predictor) == ("not measured; regard measure RUN shows how far this map may be trusted",)
     trust = measure(predictor, EXAMPLES)
     store(predictor.run, trust)
     again = regard.load(copied, device="cpu")
@@ -380,7 +445,7 @@ def test_recorded_maps_say_what_was_measured() -> None:
         return {own.trust for own in [*maps, maps.max(), one]}
 
     assert recorded(predictor) == {
-        "not measured; regard measure RUN says how far the map that predictions show may be trusted"
+        "not measured; regard measure RUN shows how far the map that predictions show may be trusted"
     }
     predictor.trust = "trust the map"
     assert recorded(predictor) == {"this map was not measured; for the map that predictions show: trust the map"}
@@ -389,7 +454,45 @@ def test_recorded_maps_say_what_was_measured() -> None:
     assert WITHOUT_RUN.startswith("not measured; regard measure RUN measures")
 
 
-@pytest.mark.parametrize("change", ["permute seed=3", "force row=1 column=2", "erase 1", "swap 1 2", "uniform"])
+def test_a_recorded_map_keeps_the_sentence_of_every_change_before_it() -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+    predictor.trust = "trust the map"
+    model, task = predictor.model, predictor.task
+    assert isinstance(task, Transduce)
+    source = task.inputs.collate([task.inputs.encode("abc")])
+    silence = "silence site=encoder.self_attention"
+    with torch.no_grad(), regard.record(predictor) as recording:
+        with regard.intervene(predictor, silence):
+            memory = model.read(source)
+        model.decoder(torch.tensor([[2, 5, 6]]), memory)  # the model is as before, but its memory is not
+    changed = f"not measured: the model was changed by {silence}"
+    assert {own.trust for own in recording.maps()} == {changed}
+    with torch.no_grad(), regard.record(predictor) as recording:
+        memory = model.read(source)
+        with regard.intervene(predictor, "uniform"):
+            model.decoder(torch.tensor([[2, 5, 6]]), memory)
+        with regard.intervene(predictor, silence, "uniform"):
+            model.decoder(torch.tensor([[2, 5, 6]]), memory)
+    both = f"not measured: the model was changed by uniform, {silence}"
+    for name in recording.weights:  # the encoder ran before the changes
+        before = "this map was not measured; for the map that predictions show: trust the map"
+        assert recording.trust[name] == (before if name.startswith("encoder") else both)
+
+
+def test_maps_of_a_decoder_that_was_fed_name_all_changes() -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+    predictor.trust = "trust the map"
+    with regard.intervene(predictor, "permute seed=2"):
+        result = predictor.intervene("abc", ['feed "cab"', "uniform"])
+    assert result.before.map.trust == "not measured: the model was changed by permute seed=2"
+    changed = 'not measured: the model was changed by permute seed=2, feed "cab", uniform'
+    assert {own.trust for own in result.after.maps} == {changed}
+
+
+CHANGES = ["permute seed=3", "force row=1 column=2", "erase 1", "swap 1 2", "uniform", 'feed "cab"']
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_maps_of_a_changed_model_do_not_have_the_sentence_of_the_unchanged_one(change: str) -> None:
     predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
     predictor.trust = "trust the map"
@@ -400,9 +503,15 @@ def test_maps_of_a_changed_model_do_not_have_the_sentence_of_the_unchanged_one(c
     for prediction in (result.after, result.forced):
         assert prediction.trust == ""
         assert {own.trust for own in [prediction.map, *prediction.maps]} == {changed}
-    with regard.intervene(predictor, change):
+    active: str | Feed = change
+    if change.startswith("feed"):  # a model takes a memory
+        task = predictor.task
+        assert isinstance(task, Transduce)
+        active = Feed(predictor.model.read(task.inputs.collate([task.inputs.encode("cab")])))
+        changed = "not measured: the model was changed by feed Memory"
+    with regard.intervene(predictor, active):
         assert set(under(predictor, all_maps=True)) == {changed}
-        assert force(predictor, EXAMPLES)[0].trust == ""
+        assert force(predictor, EXAMPLES[:1])[0].trust == ""
     assert under(predictor) == ("trust the map",)
 
 
@@ -469,8 +578,12 @@ def test_the_command_prints_stores_and_shows_the_line(copied: Path, tmp_path: Pa
     as_json.assert_behaved()
     content = json.loads(as_json.out)
     assert content["examples"] == 3
-    assert content["line"].startswith("3 examples tell too little")
+    assert content["line"].startswith("3 examples are too few to show how far")
     assert not (copied / "measures.json").exists()
+    (tmp_path / "long.tsv").write_text(f"{pairs}{'a' * 5001}\tb\n", encoding="utf-8")
+    with_long = regard_command("measure", copied, "long.tsv", folder=tmp_path)
+    with_long.assert_behaved()
+    assert "1 pair with a side that is too long left out" in with_long.error
     plain = regard_command("measure", copied, "pairs.tsv", "--quiet", "--other", copied, folder=tmp_path)
     plain.assert_behaved()
     assert plain.lines[0].startswith("agreement with erasing source positions")

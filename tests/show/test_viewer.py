@@ -18,7 +18,7 @@ from test_html import HOSTILE, PIECES, stack
 from test_views import WHITE, picture_map, recording_map
 
 from browsing import Pages, chromium
-from regard.maps import AttentionMap, AttentionMaps, LayerMaps, PictureView, Steps
+from regard.maps import DIFFERENCE, AttentionMap, AttentionMaps, LayerMaps, PictureView, Steps
 from regard.show import filmstrip, forecasts, steps
 from regard.show.html import (
     MODULES,
@@ -644,6 +644,7 @@ def test_two_models_play_together_and_show_their_difference(pages: Pages) -> Non
     assert texts(view, ".caption:visible") == [
         "3 outputs over 4 sources · difference of two maps · blue: more weight in the first map; amber: in the second"
     ]
+    assert texts(view, ".honesty:visible") == [DIFFERENCE] == [PIECES.minus(shifted).trust]
     longer = AttentionMap(torch.eye(4), tuple("abcd"), PIECES.columns)
     unlike = pages.open(html_side_by_side([("a", one), ("b", Prediction("x", "abcd", -1.0, tuple("abcd"), longer))]))
     assert unlike.get_by_role("button", name="Difference").is_disabled()
@@ -789,6 +790,30 @@ def test_the_play_is_saved_as_webm(pages: Pages) -> None:
     video = saved(view, "webm")
     assert video[:4] == b"\x1a\x45\xdf\xa3"  # EBML
     assert b"webm" in video[:64]
+
+
+def test_a_video_has_at_most_the_first_steps(pages: Pages) -> None:
+    rows = MOST + 7
+    view = pages.open(html(AttentionMap(torch.rand(rows, 2), tuple(f"w{row}" for row in range(rows)), ("a", "b")), "t"))
+    if view.locator(".save button[value=webm]").count() == 0:
+        pytest.skip("this browser records no WebM")
+    view.evaluate(
+        """() => {
+          let now = 0;
+          performance.now = () => (now += 10000);  // so that no frame is waited for
+          const decode = HTMLImageElement.prototype.decode;
+          window.drawn = new Set();
+          HTMLImageElement.prototype.decode = function () {
+            window.drawn.add(this.src);
+            return decode.call(this);
+          };
+        }"""
+    )
+    with view.expect_download(timeout=120_000):
+        view.locator(".save button[value=webm]").click()
+    assert view.evaluate("window.drawn.size") == MOST + 2  # nothing twice, and after each token
+    message = f"saved as attention-matrix.webm; it has the first {MOST} of {rows} steps"
+    assert texts(view, ".save [role=status]") == [message]
 
 
 # Phones, hostile labels, speed.

@@ -31,12 +31,13 @@ from regard.tasks import Transduce
 from regard.types import BEGIN, END, Example, Memory, Prediction
 
 ERASED_TOKENS = 6000  # tokens of a batch of erased sources and their outputs
+PAIRS = 2**18  # pairs of columns that are compared at once
 SAMPLES, SEED = 1000, 12345  # of the bootstrap; as in `significance`
 INTERVAL = 0.95
 LEAST_CHANGE = 0.01  # nats a token; attention counts as unused if replaced weights change less than this on average
 LEAST_CHANGED = 0.02  # share of outputs; and fewer than this
 MARGIN = 0.1  # of agreement above the floor: weights of an untrained model agree a little, since both follow its keys
-GOOD = 0.5  # agreement from which a map may be trusted, if no other run says how high it can be
+GOOD = 0.5  # agreement from which a map may be trusted, if no other run gives a ceiling
 NEAR = 0.75  # or this share of the agreement of another run
 FEWEST = 10  # examples from which the intervals of the bootstrap mean anything
 VERSION = 1  # of the summary that a run stores
@@ -168,12 +169,24 @@ def kendall(first: Float[Tensor, "rows columns"], second: Float[Tensor, "rows co
     """Kendall's tau-b of each row: of all pairs of columns, those in the same order less those in the opposite one.
 
     Ties are as Kendall 1945 counts them. A row in which all values of a side are equal orders nothing: it has 0.
+    Memory is bounded: at most `PAIRS` pairs, or those of one column, are compared at once. The sums are whole numbers,
+    so the result does not depend on the blocks.
     """
-    one, other = (
-        torch.sign(side.double().unsqueeze(-1) - side.double().unsqueeze(-2)).flatten(-2) for side in (first, second)
-    )
-    untied = (one.abs().sum(-1) * other.abs().sum(-1)).sqrt()
-    return torch.where(untied > 0, (one * other).sum(-1) / untied.clamp(min=1.0), torch.zeros_like(untied))
+    rows, columns = first.shape
+    cells = torch.arange(rows * columns, device=first.device)
+    sums = torch.zeros(3, rows * columns, dtype=torch.float64, device=first.device)
+    for block in cells.split(max(1, PAIRS // max(1, columns))):
+        one, other = _signs(first, block), _signs(second, block)
+        sums[:, block] = torch.stack([(one * other).sum(-1), one.abs().sum(-1), other.abs().sum(-1)])
+    same, *ordered = sums.view(3, rows, columns).sum(-1)
+    untied = (ordered[0] * ordered[1]).sqrt()
+    return torch.where(untied > 0, same / untied.clamp(min=1.0), torch.zeros_like(untied))
+
+
+def _signs(values: Float[Tensor, "rows columns"], cells: Tensor) -> Float[Tensor, "cells columns"]:
+    """The signs of the differences between each of these cells, numbered row by row, and all cells of its row."""
+    exact = values.double()
+    return torch.sign(exact.flatten()[cells].unsqueeze(-1) - exact[cells // max(1, values.shape[1])])
 
 
 def agreement(maps: Sequence[Tensor], changes: Sequence[Tensor]) -> list[float]:
@@ -262,7 +275,7 @@ def _token_scores(predictor: Predictor, examples: Sequence[Example]) -> Float[Te
 
 @dataclass(frozen=True)
 class Trust:
-    """How far the maps of a run may be trusted, measured on some examples; `line` says it in a sentence."""
+    """How far the maps of a run may be trusted, measured on some examples; `line` is the sentence."""
 
     examples: int
     positions: int  # that were erased
@@ -276,6 +289,7 @@ class Trust:
     alignment: dict[str, float]  # alignment error by reading, if the examples have known links
     place: str  # the map that was measured
     erased: str  # how a position is erased
+    left_out: int = 0  # pairs that were not measured, because a side is too long for the model
 
     @property
     def is_used(self) -> bool:
@@ -289,16 +303,16 @@ class Trust:
         return self.agreement.low > self.floor.high + MARGIN
 
     @property
-    def tells(self) -> bool:
-        """Whether there were enough examples to say how far the maps may be trusted."""
+    def has_enough(self) -> bool:
+        """Whether there were enough examples to show how far the maps may be trusted."""
         return self.examples >= FEWEST
 
     @property
     def line(self) -> str:
         """One sentence that says how far the maps may be trusted."""
-        if not self.tells:
-            few = "1 example tells" if self.examples == 1 else f"{self.examples} examples tell"
-            return f"{few} too little of how far the map may be trusted; measure on at least {FEWEST}"
+        if not self.has_enough:
+            few = "1 example is" if self.examples == 1 else f"{self.examples} examples are"
+            return f"{few} too few to show how far the map may be trusted; measure on at least {FEWEST}"
         weights = f"uniform weights change {self.uniform.changed:.0%} of the outputs, permuted ones "
         weights += f"{self.permuted.changed:.0%}"
         if not self.is_used:
@@ -314,7 +328,8 @@ class Trust:
     @property
     def signature(self) -> str:
         """What was measured and how, for reports."""
-        parts = [f"n:{self.examples}", f"positions:{self.positions}", f"map:{self.place}", f"erased:{self.erased}"]
+        counts = [f"n:{self.examples}", *([f"skipped:{self.left_out}"] if self.left_out else [])]
+        parts = [*counts, f"positions:{self.positions}", f"map:{self.place}", f"erased:{self.erased}"]
         return "|".join(["trust", *parts, "tau-b:rows", f"bootstrap:{SAMPLES}", f"seed:{SEED}", f"version:{VERSION}"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -343,11 +358,15 @@ def measure(
     """Measure how far the maps of a run may be trusted, on examples with targets, which it is forced to write.
 
     `other` is a run of the same recipe with another seed: the agreement of its effects of erasing with those of this
-    run is the ceiling, since no map can be expected to foretell them better.
+    run is the ceiling, since no map can be expected to foretell them better. Examples with a side that is too long for
+    one of the models are left out, and counted.
     """
     if not examples:
         raise DataError("there are no examples to measure on; give a file of pairs")
     task, _ = _parts(predictor)
+    tasks = [task] if other is None else [task, _parts(other)[0]]
+    count_given = len(examples)
+    examples = _short_enough(tasks, examples)
     erased = erasures(predictor, examples, choice)
     maps, changes = [one.map.weights for one in erased], [one.changes for one in erased]
     random = torch.Generator().manual_seed(SEED)
@@ -370,7 +389,19 @@ def measure(
         alignment={name: error.value for name, error in alignment.measure(judged, examples).items()},
         place=str(choice),
         erased="source tokens removed" if task.source is not None else "positions masked in the memory",
+        left_out=count_given - len(examples),
     )
+
+
+def _short_enough(tasks: Sequence[Transduce], examples: Sequence[Example]) -> list[Example]:
+    """The examples with sides that all tasks can force (`Transduce.force`); DataError if there are none."""
+    kept = list(examples)
+    for task in tasks:
+        lengths = task.encode(kept).lengths()
+        kept = [example for example, sides in zip(kept, lengths, strict=True) if max(sides) <= task.longest + 1]
+        if not kept:
+            raise DataError(f"every pair has a side of more than {task.longest:,} tokens; give shorter pairs")
+    return kept
 
 
 def _effects(other: Predictor, examples: Sequence[Example], erased: Sequence[Erased]) -> list[Tensor]:

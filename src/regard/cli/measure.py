@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.analysis.measure import Trust
 
 FILES = typer.Argument(metavar="[FILE]...", help="Pairs, as data.test.  [default: the run's test set, or dev set]")
-OTHER = "A run of the same recipe with another seed: says how high the agreement can be."
+OTHER = "A run of the same recipe with another seed: its agreement is the ceiling, reported beside this run's."
 EXAMPLES = "How many examples are measured, spread evenly over all of them."
 
 
@@ -32,10 +32,11 @@ def measure(
 
     Every source position of each example is erased in turn, and the exact change of the log-probability of each output
     token is compared with its row of the map, by Kendall's tau-b: 1 is the same order, 0 is chance. The floor is a
-    permuted map, the ceiling the agreement with another run. It also says what uniform and permuted attention weights
-    do to the outputs. The run is forced to write the targets. The last line is stored in the run in place of an earlier
-    one, and `regard look` shows it under the map. It is not stored if there were fewer than 10 examples, which tell too
-    little, or if --layer or --head chose another map to measure.
+    permuted map, the ceiling the agreement with another run. It also reports how uniform and permuted attention weights
+    change the outputs. The run is forced to write the targets; pairs with a side that is too long for the model are
+    left out. The last line is stored in the run in place of an earlier one, and `regard look` shows it under the map.
+    It is not stored if there were fewer than 10 examples, which are too few, or if --layer or --head chose another map
+    to measure.
     """
     from regard.console import ProgressLog
     from regard.storage import Run
@@ -56,11 +57,13 @@ def measure(
         choice = Choice(layer, head)
         trust = measured(predictor, chosen, other=second, choice=choice)
     note_unfinished(predictor.run, quiet=quiet)
+    if trust.left_out and not quiet:
+        note(f"{trust.left_out:,} {'pair' if trust.left_out == 1 else 'pairs'} with a side that is too long left out")
     if as_json:
         write_line(to_json(trust.to_dict()))
     else:
         _write(trust)
-    if choice == SHOWN and trust.tells:
+    if choice == SHOWN and trust.has_enough:
         try:
             store(predictor.run, trust)
         except RegardError as error:  # the run may be read-only, or be trained just now; the result was printed

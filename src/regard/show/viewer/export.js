@@ -5,7 +5,7 @@ import { make, shape } from "./parts.js";
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-linejoin", "stroke-dasharray", "opacity", "visibility", "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "dominant-baseline"];
 const MARGIN = 20; // around a saved picture, in pixels
 const MOST_DOTS = 1500; // of a frame of a GIF, on its longer side
-export const MOST_STEPS = 100; // of a GIF, as in show/walk.py
+export const MOST_STEPS = 100; // of a GIF or a video, as in show/walk.py
 const SAMPLES = 8; // frames of a GIF, about, from which its colours are chosen
 const STEP = 0.6, END = 2; // seconds of a token, and of the last one
 const NOT_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
@@ -112,9 +112,9 @@ export async function toPng(root) {
   return new Promise((done) => canvas.toBlob(done, "image/png"));
 }
 
-/** The moments of a play, each as an SVG: `show(step)` draws one; all have the size of the largest. */
+/** The moments of a play, each as an SVG, for at most `MOST_STEPS` steps: `show(step)` draws one; all have the size of the largest. */
 function moments(root, steps, show) {
-  const pictures = Array.from({ length: steps + 1 }, (_, step) => {
+  const pictures = Array.from({ length: Math.min(steps, MOST_STEPS) + 1 }, (_, step) => {
     show(step);
     return toSvg(root);
   });
@@ -124,7 +124,7 @@ function moments(root, steps, show) {
 
 /** The play of at most `MOST_STEPS` steps; one frame at a time is in memory as pixels. */
 export async function toGif(root, steps, show) {
-  const { pictures, width, height } = moments(root, Math.min(steps, MOST_STEPS), show), sharp = Math.min(1, MOST_DOTS / Math.max(width, height));
+  const { pictures, width, height } = moments(root, steps, show), sharp = Math.min(1, MOST_DOTS / Math.max(width, height));
   const canvas = make("canvas"), drawn = make("canvas");
   [canvas.width, canvas.height] = [Math.round(width * sharp), Math.round(height * sharp)];
   const pen = canvas.getContext("2d", { willReadFrequently: true }), paper = getComputedStyle(root.closest(".regard")).backgroundColor;
@@ -144,7 +144,7 @@ export async function toGif(root, steps, show) {
 
 export const canRecord = () => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported("video/webm") && "captureStream" in HTMLCanvasElement.prototype;
 
-/** Records the play as a video; this takes as long as the play. */
+/** Records at most `MOST_STEPS` steps of the play as a video; this takes as long as they do. */
 export async function toWebm(root, steps, show) {
   const { pictures, width, height } = moments(root, steps, show), canvas = make("canvas", { width, height });
   const pen = canvas.getContext("2d"), paper = getComputedStyle(root.closest(".regard")).backgroundColor;

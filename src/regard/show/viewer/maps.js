@@ -5,6 +5,7 @@ import { bytes, capital, digits, heaviest, make, plural, readable } from "./part
 const TABLE_CELLS = 10000; // a larger table of numbers is of no use in a screen reader, so it is left out
 const NAMED = 4; // number of partners that the readout names
 const NULL = 4095; // code of a weight that is not finite
+const UNMEASURED = "a difference of two maps is not measured; regard measure RUN measures the map that predictions show"; // as DIFFERENCE in regard/maps.py
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /** The panels of a page: one for each model. */
@@ -56,7 +57,7 @@ export function difference(one, other) {
   const isEqual = (first, second) => first.length === second.length && first.every((label, index) => label === second[index]);
   if (!isEqual(one.rows, other.rows) || !isEqual(one.columns, other.columns)) return null;
   const weights = one.weights.map((row, index) => row.map((weight, column) => weight - other.weights[index][column]));
-  return { name: one.name, path: [], rows: one.rows, columns: one.columns, ends: one.ends, weights, signed: true, source: null };
+  return { name: one.name, path: [], rows: one.rows, columns: one.columns, ends: one.ends, weights, signed: true, source: null, honesty: UNMEASURED };
 }
 
 /** The numbers of the first and the last token of a row or a column, counted from 1: a word may have several. */

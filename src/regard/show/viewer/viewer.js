@@ -259,13 +259,15 @@ function exports(viewer) {
   ];
   const buttons = kinds.map(([kind, words, draw]) => {
     const button = make("button", { type: "button", class: "plain", value: kind.toLowerCase(), "aria-label": `Save the ${words} as ${kind}`, title: `Save the ${words}` }, [kind]);
-    button.addEventListener("click", () => save(viewer, status, buttons, draw, name(kind.toLowerCase()), kind === "GIF" ? partOf(viewer) : ""));
+    button.addEventListener("click", () => save(viewer, status, buttons, draw, name(kind.toLowerCase()), isPlay(kind) ? partOf(viewer) : ""));
     return button;
   });
   return make("div", { class: "save" }, [make("span", {}, ["Save as"]), ...buttons, status]);
 }
 
-/** What a GIF leaves out. */
+const isPlay = (kind) => kind === "GIF" || kind === "WebM";
+
+/** What a GIF or a video leaves out. */
 function partOf(viewer) {
   const steps = stepCount(viewer);
   return steps > MOST_STEPS ? `; it has the first ${MOST_STEPS} of ${steps.toLocaleString("en-US")} steps` : "";
