@@ -1,5 +1,6 @@
-"""Following a search: each word is reported with its row, nothing changes, and whoever follows may end it."""
+"""Following a search: each word is reported with its row, nothing changes, and whoever follows or checks may end it."""
 
+import json
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from regard.predict import Predictor, load
-from regard.search import following
+from regard.search import checking, following
 from regard.search.hypotheses import Beams
 
 GOLDEN = Path(__file__).parent.parent / "golden/runs"
@@ -58,3 +59,28 @@ def test_whoever_follows_may_end_the_search(predictor: Predictor, search: dict[s
         predictor.predict(TEXTS, search=search)
     calls = len(predictor.predict(TEXTS, search=search))  # after the block, nobody follows
     assert calls == 2
+
+
+@pytest.mark.parametrize("search", [{}, {"temperature": 0.7}], ids=["greedy", "sampled"])
+def test_a_check_ends_the_search(predictor: Predictor, search: dict[str, float]) -> None:
+    steps = []
+
+    def stop() -> None:
+        steps.append(1)
+        if len(steps) == 2:
+            raise CancelledError
+
+    with checking(stop), pytest.raises(CancelledError):
+        predictor.predict(TEXTS[:1], search=search)
+    assert len(steps) == 2
+    assert len(predictor.predict(TEXTS[:1], search=search)) == 1
+
+
+def test_a_check_is_called_at_each_step_of_a_forecast_and_changes_nothing() -> None:
+    run, steps = load(GOLDEN / "forecast" / "finished"), []
+    answers = json.loads((GOLDEN / "forecast" / "expected.json").read_text(encoding="utf-8"))["answers"]
+    texts = [answers[0]["source"]]
+    expected = run.predict(texts)
+    with checking(lambda: steps.append(1)):
+        assert run.predict(texts) == expected
+    assert len(steps) == run.task.shape.horizon

@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from regard.data.corpora.shapes import render as render_shapes
 from regard.data.corpora.tones import render as render_tones
 from regard.errors import MissingExtraError, RecipeError
 from regard.predict import Predictor, load
+from regard.serve import app
 from regard.serve.address import Address, check_address, check_packages
-from regard.serve.limits import Bounds
+from regard.serve.batcher import Job
+from regard.serve.limits import Bounds, RefusedError
 from regard.serve.questions import options_of, question_of
 
 PICTURE = "shapes:red-circle-8-8-6,blue-square-40-8-7"
 RECORDING = "tones:7:C4-E4-G4"
+SERIES = {"name": "s", "values": VALUES, "frequency": "hour", "start": HOURS[0]}
 
 
 def close(one: Any, other: Any) -> bool:
@@ -318,8 +322,7 @@ def test_series_are_uploaded_as_csv_or_given_as_objects(local, forecasts: Predic
     response = upload(server, TABLE.encode(), "text/csv", "maps=true")
     assert response.status_code == 200, response.text
     (by_table,) = response.json()["predictions"]
-    given = {"name": "s", "values": VALUES, "frequency": "hour", "start": HOURS[0]}
-    assert server.predict(inputs=[given], maps=True).json()["predictions"] == [by_table]
+    assert server.predict(inputs=[SERIES], maps=True).json()["predictions"] == [by_table]
     assert by_table["times"][0].startswith("2020-01-08 00:00")
     assert len(by_table["paths"]) == 11
     assert set(by_table["quantiles"]) == {"0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95"}
@@ -454,7 +457,12 @@ def test_hostile_questions_are_refused(local, content: dict[str, Any], status: i
             "the beams or outputs of the search may have .* at most 12,000,000",
         ),
         (
-            {"inputs": ["a"], "interventions": ["feed " + "zqxjkvw" * 280], "all_maps": True},
+            {
+                "inputs": ["a"],
+                "interventions": ["feed " + "zqxjkvw" * 280],
+                "all_maps": True,
+                "search": {"max_ratio": 0.5},
+            },
             "the maps of the answer have 3,[0-9,]+ weights, at most 1,000,000",
         ),
     ],
@@ -483,6 +491,55 @@ def test_ordinary_questions_are_within_the_bounds(local, settings: dict[str, Any
     server = local("transformer")
     options = options_of(settings, Bounds())
     question_of(server.lanes["transformer"].predictor, settings["inputs"], options, Bounds())
+
+
+def recorded_of(server: Any, **content: Any) -> int:
+    """The weights of all recordings that a question holds at once."""
+    (lane,) = server.lanes.values()
+    options, inputs = options_of(content, Bounds()), content["inputs"]
+    return question_of(lane.predictor, inputs, options, Bounds()).weights.recorded
+
+
+@pytest.mark.parametrize(("name", "recordings"), [("transformer", 4), ("luong", 4), ("classify", 2), ("answer", 2)])
+def test_an_intervention_counts_all_the_recordings_that_it_holds(
+    local, monkeypatch: pytest.MonkeyPatch, name: str, recordings: int
+) -> None:
+    """Those before and after it, and if outputs can be forced, that of the output before with and without it."""
+    server, (text, *_) = local(name), inputs_of(name)
+    (lane,) = server.lanes.values()
+    held: list[int] = []
+    answer, force = lane.predictor.task.answer, getattr(lane.predictor.task, "force", None)
+
+    def note(work: Any) -> Any:
+        def noted(*arguments: Any, **settings: Any) -> Any:
+            predictions = work(*arguments, **settings)
+            held.extend(one.maps is not None for one in predictions)
+            return predictions
+
+        return noted
+
+    monkeypatch.setattr(lane.predictor.task, "answer", note(answer), raising=False)
+    if force is not None:
+        monkeypatch.setattr(lane.predictor.task, "force", note(force))
+    assert server.predict(inputs=[text], interventions=["erase 1"]).status_code == 200
+    assert sum(held) == recordings
+    once = recorded_of(server, inputs=[text], all_maps=True)
+    assert recorded_of(server, inputs=[text], interventions=["erase 1"]) == recordings * once
+
+
+def test_a_source_that_is_fed_counts_in_half_of_the_recordings(local) -> None:
+    server, (text, other, *_) = local("transformer"), inputs_of("transformer")
+    once = sum(recorded_of(server, inputs=[one], all_maps=True) for one in (text, other))
+    assert recorded_of(server, inputs=[text], interventions=[f'feed "{other}"']) == 2 * once
+
+
+def test_interventions_whose_recordings_are_too_large_together_are_refused(local) -> None:
+    server, (text, *_) = local("transformer"), inputs_of("transformer")
+    once = recorded_of(server, inputs=[text], all_maps=True)
+    bounds = Bounds(recorded=3 * once)
+    options = options_of({"inputs": [text], "interventions": ["erase 1"]}, bounds)
+    with pytest.raises(RefusedError, match=f"may have {4 * once:,} attention weights, at most {3 * once:,}"):
+        question_of(server.lanes["transformer"].predictor, [text], options, bounds)
 
 
 def test_uploads_count_by_their_positions(local, pictures: Predictor, recordings: Predictor) -> None:
@@ -587,6 +644,97 @@ def test_beyond_the_deadline_of_an_overloaded_server_there_is_no_504(local) -> N
     responses = asyncio.run(ask_all())
     assert {response.status_code for response in responses} == {200, 429, 503}
     assert all((response.status_code == 200) != ("retry-after" in response.headers) for response in responses)
+
+
+def test_the_time_in_which_a_body_arrives_counts(local) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"inputs": ["a"],'
+        await asyncio.sleep(0.1)
+        yield b' "timeout": 0.05}'
+
+    server = local("classify")
+    for path in ("/v1/predict", "/v1/stream"):
+        run = local("luong") if path == "/v1/stream" else server
+        response = run.request("POST", path, content=body(), headers={"content-type": "application/json"})
+        assert response.status_code == 504
+        assert "took all of its 0.05 seconds to arrive and to be decoded" in response.json()["error"]
+    assert server.metric("regard_batch_inputs_count") == 0
+
+
+@pytest.mark.parametrize("how", ["upload", "description"])
+def test_the_time_in_which_an_input_is_decoded_counts(
+    local, pictures: Predictor, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    may = threading.Event()
+
+    def wait(*arguments: Any) -> Any:
+        may.wait(20)
+        return "never used"
+
+    monkeypatch.setattr(app, "accept_upload", wait)
+    monkeypatch.setattr(app, "accept_values", wait)
+    server = local(shapes=lambda: pictures)
+
+    def ask(timeout: float) -> Any:
+        if how == "upload":
+            return upload(server, png(render_shapes(PICTURE)), "image/png", f"timeout={timeout}")
+        return server.predict(inputs=[PICTURE], timeout=timeout)
+
+    responses = [ask(0.5) for _ in range(3)]  # two of them take both threads, and the third one waits for them
+    may.set()
+    assert [response.status_code for response in responses] == [504, 504, 503]
+    assert responses[2].headers["retry-after"] == "1"
+    assert "overloaded: the input was not decoded within 0.5 seconds" in responses[2].json()["error"]
+    assert server.metric("regard_batch_inputs_count") == 0
+
+
+def test_a_deadline_is_counted_from_the_start_of_a_request(
+    local, pictures: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, decoding, deadlines = app.accept_upload, [], []
+
+    def note(*arguments: Any) -> Any:
+        decoding.append(time.monotonic())
+        return accept(*arguments)
+
+    server = local(shapes=lambda: pictures)
+    submit = server.lanes["shapes"].submit
+
+    def submit_noted(job: Job) -> None:
+        deadlines.append(job.deadline)
+        submit(job)
+
+    monkeypatch.setattr(app, "accept_upload", note)
+    monkeypatch.setattr(server.lanes["shapes"], "submit", submit_noted)
+    assert upload(server, png(render_shapes(PICTURE)), "image/png", "timeout=20").status_code == 200
+    assert deadlines[0] - 20 <= decoding[0]
+
+
+def test_a_forecast_that_nobody_waits_for_ends_at_its_next_step(
+    local, forecasts: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    likelihood, begun, steps = forecasts.model.likelihood, threading.Event(), []
+    draw = likelihood.draw
+
+    def wait(*arguments: Any) -> Any:
+        steps.append(1)
+        begun.set()
+        end = time.monotonic() + 20
+        while not server.lanes["waves"]._running[0].abandoned and time.monotonic() < end:
+            time.sleep(0.001)
+        return draw(*arguments)
+
+    monkeypatch.setattr(likelihood, "draw", wait)
+    server = local(waves=lambda: forecasts)
+    assert server.predict(inputs=[SERIES], timeout=1).status_code == 504
+    assert begun.is_set()
+    end = time.monotonic() + 20
+    while not server.metric("regard_dropped_total") and time.monotonic() < end:
+        time.sleep(0.005)
+    assert server.metric("regard_dropped_total") == 1
+    assert len(steps) == 1
+    monkeypatch.setattr(likelihood, "draw", draw)
+    assert server.predict(inputs=[SERIES]).status_code == 200
 
 
 def test_a_run_that_is_being_loaded_is_not_ready(local) -> None:

@@ -1,5 +1,7 @@
 """Forecasters: autoregressive models of series, whose output is a probability distribution for each step."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -108,12 +110,16 @@ class Forecaster(nn.Module):
 
     @torch.no_grad()
     def sample(
-        self, windows: Windows, uniforms: Float[Tensor, "batch paths horizon numbers"]
+        self,
+        windows: Windows,
+        uniforms: Float[Tensor, "batch paths horizon numbers"],
+        check: Callable[[], None] | None = None,
     ) -> Float[Tensor, "batch paths horizon"]:
         """Sample paths of the steps after the context, each step from the distribution given the path so far.
 
         The context is read once per window; then its state is expanded to all paths, which are read together. The
-        paths are a function of the windows and of the `uniforms`, numbers drawn uniformly from (0, 1).
+        paths are a function of the windows and of the `uniforms`, numbers drawn uniformly from (0, 1). What `check`
+        raises, which is called before each step, ends the sampling.
         """
         shape, paths = self.shape, uniforms.shape[1]
         static = self.static(windows)
@@ -124,6 +130,8 @@ class Forecaster(nn.Module):
         location = many.location.unsqueeze(1)
         drawn = []
         for step in range(shape.context, shape.steps):
+            if check is not None:
+                check()
             place = shape.before + step
             vectors = self.vectors(scaled, many, static, step, 1)
             states, state = self.decoder(vectors, many.observed[:, place - 1 : place], state)

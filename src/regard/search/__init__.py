@@ -3,8 +3,19 @@
 from regard.search.beam import beam
 from regard.search.ctc import PrefixScorer
 from regard.search.find import find
-from regard.search.follow import following
+from regard.search.follow import check_step, checking, following
 from regard.search.sample import forbid, sample, sample_batch
 from regard.search.scorers import Scorer
 
-__all__ = ["PrefixScorer", "Scorer", "beam", "find", "following", "forbid", "sample", "sample_batch"]
+__all__ = [
+    "PrefixScorer",
+    "Scorer",
+    "beam",
+    "check_step",
+    "checking",
+    "find",
+    "following",
+    "forbid",
+    "sample",
+    "sample_batch",
+]

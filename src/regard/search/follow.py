@@ -1,4 +1,4 @@
-"""Lets a caller follow a search while it runs: a function is called at each step, and may end the search."""
+"""Lets a caller follow a search while it runs, or end it: a function is called at each step, and may raise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from regard.search.hypotheses import Beams
 
 _follower: ContextVar[Callable[[Beams], None] | None] = ContextVar("_follower", default=None)
+_check: ContextVar[Callable[[], None] | None] = ContextVar("_check", default=None)
 
 
 @contextmanager
@@ -25,7 +26,28 @@ def following(tell: Callable[[Beams], None]) -> Iterator[None]:
 
 
 def report(beams: Beams) -> None:
-    """Call the function that follows the searches of this context, if there is one; searches do so at every step."""
+    """Call the functions that follow and check the searches of this context; searches do so at every step."""
     tell = _follower.get()
     if tell is not None:
         tell(beams)
+    check_step()
+
+
+@contextmanager
+def checking(check: Callable[[], None]) -> Iterator[None]:
+    """In the block, searches and forecasts call `check` between two steps; what it raises ends them.
+
+    As in `following`, two threads may call it at the same time.
+    """
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def check_step() -> None:
+    """Call the function that checks the steps of this context, if there is one; forecasts do so at every step."""
+    check = _check.get()
+    if check is not None:
+        check()

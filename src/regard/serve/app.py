@@ -1,6 +1,7 @@
 """The endpoints: runs, predictions, streams, health, metrics and the page."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,10 +50,16 @@ def _unchanged(predictor: Predictor, inputs: int, options: Options) -> Options:
 
 
 class Asked(NamedTuple):
-    """A question, and the lane of its run."""
+    """A question, the lane of its run, and when the answer must be there."""
 
     lane: Lane
     question: Question
+    deadline: float  # of time.monotonic; counted from the start of the request
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
 
 
 class Service:
@@ -71,13 +78,15 @@ class Service:
     async def ask(self, request: "Request", fitted: Fit = _unchanged) -> Asked:
         """The question of a request: a JSON body, or the content of a file with the options in the query string.
 
-        `fitted` may change the options or refuse them, before the question is measured.
+        `fitted` may change the options or refuse them, before the question is measured. The time of the request begins
+        here, so that its body and its decoding count.
         """
+        began = time.monotonic()
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             async with self.bodies.reading(request, self.bounds.json_bytes, "the JSON body") as content:
                 given = parse_json(content, self.bounds)
-            return await self._question(given, fitted)
+            return await self._question(given, fitted, began)
         if not kind.startswith(tuple(start for starts in UPLOADS.values() for start in starts)) and (
             kind != "application/octet-stream"
         ):
@@ -93,9 +102,9 @@ class Service:
             return question_of(predictor, inputs, fitted(predictor, len(inputs), options), self.bounds)
 
         async with self.bodies.reading(request, self.bounds.upload_bytes, "the upload") as content:
-            return Asked(lane, await self._in_thread(question))
+            return await self._decoded(lane, question, began, options.timeout)
 
-    async def _question(self, given: Mapping[str, Any], fitted: Fit) -> Asked:
+    async def _question(self, given: Mapping[str, Any], fitted: Fit, began: float) -> Asked:
         """The question of a JSON body."""
         options = options_of(given, self.bounds)
         lane = self.lanes[name_of_run(given, [*self.lanes])]
@@ -105,20 +114,40 @@ class Service:
             inputs = accept_values(predictor, values, self.bounds)
             return question_of(predictor, inputs, fitted(predictor, len(inputs), options), self.bounds)
 
-        is_generated = predictor.task.noun_of_input in UPLOADS  # from a description, which takes a while
-        return Asked(lane, await self._in_thread(question) if is_generated else question())
+        if predictor.task.noun_of_input in UPLOADS:  # it is generated from a description, which takes a while
+            return await self._decoded(lane, question, began, options.timeout)
+        return Asked(lane, question(), began + options.timeout)
+
+    async def _decoded(self, lane: Lane, question: Callable[[], Question], began: float, timeout: float) -> Asked:
+        """The question that a thread decodes; RefusedError if it is not there within the time of the request."""
+        started = threading.Event()
+
+        def decode() -> Question:
+            started.set()
+            return question()
+
+        left = began + timeout - time.monotonic()
+        try:
+            decoded = await asyncio.wait_for(self._in_thread(decode), max(0.0, left))
+        except TimeoutError as error:
+            if started.is_set() or left <= 0:
+                raise _over(timeout) from error
+            waited = f"the input was not decoded within {timeout:g} seconds, since others were"
+            raise RefusedError(503, f"the server is overloaded: {waited}; try again later", 1) from error
+        return Asked(lane, decoded, began + timeout)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
 
     async def predict(self, request: "Request") -> bytes:
         """The body of the response to POST /v1/predict."""
-        lane, question = await self.ask(request)
-        job = self._submit(lane, question)
+        asked = await self.ask(request)
+        lane, question, _ = asked
+        job = self._submit(asked)
         gone: asyncio.Future[Any] = asyncio.create_task(_disconnected(request))
         answers: asyncio.Future[Any] = asyncio.wrap_future(job.future)
         try:
-            await asyncio.wait({answers, gone}, timeout=question.options.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answers, gone}, timeout=asked.left, return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and not answers.done():
                 raise RefusedError(GONE, "the client has gone")
             if not answers.done():
@@ -142,30 +171,32 @@ class Service:
         has_maps = options.maps or options.all_maps or options.view
         return await self._in_thread(write) if has_maps else write()
 
-    def _submit(self, lane: Lane, question: Question, tell: Callable[[Token], None] | None = None) -> Job:
-        job = Job(question, time.monotonic() + question.options.timeout, tell)
-        lane.submit(job)
+    def _submit(self, asked: Asked, tell: Callable[[Token], None] | None = None) -> Job:
+        """Put a question into the queue of its lane; RefusedError if its time is over already."""
+        if not asked.left:
+            raise _over(asked.question.options.timeout)
+        job = Job(asked.question, asked.deadline, tell)
+        asked.lane.submit(job)
         return job
 
     async def stream(self, request: "Request") -> AsyncIterator[bytes]:
         """The events of POST /v1/stream; the request is checked and in the queue when this returns."""
-        lane, question = await self.ask(request, streamed)
+        asked = await self.ask(request, streamed)
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
 
         def tell(token: Token | None) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(events.put_nowait, token)
 
-        job = self._submit(lane, question, tell)
+        job = self._submit(asked, tell)
         job.future.add_done_callback(lambda _: tell(None))
-        return self._events(lane, question, job, events)
+        return self._events(asked, job, events)
 
-    async def _events(
-        self, lane: Lane, question: Question, job: Job, events: "asyncio.Queue[Token | None]"
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, asked: Asked, job: Job, events: "asyncio.Queue[Token | None]") -> AsyncIterator[bytes]:
         """An event for each token, and one for the whole prediction, or for an error."""
+        lane, question, _ = asked
         try:
-            async with asyncio.timeout(question.options.timeout):
+            async with asyncio.timeout(asked.left):
                 while (token := await events.get()) is not None:
                     content = asdict(token)
                     if not question.options.maps:
@@ -236,6 +267,12 @@ def _late(lane: Lane, job: Job) -> RefusedError:
         waited = f"the request waited for {job.waited:.1f} of its {timeout:g} seconds"
         return RefusedError(503, f"the server is overloaded: {waited}; try again later", lane.retry_after())
     return RefusedError(504, f"there was no answer within {timeout:g} seconds; ask for less at a time")
+
+
+def _over(timeout: float) -> RefusedError:
+    """The refusal of a request whose time is over before it is in the queue."""
+    taken = f"the request took all of its {timeout:g} seconds to arrive and to be decoded"
+    return RefusedError(504, f"{taken}; send less at a time")
 
 
 def _event(name: str, content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """One thread for each run, which owns its model and answers requests of the same settings together.
 
 A request is a `Job` with a future. Whoever waits for it may give up: then a job that has not begun is never begun, and
-a batch that nobody waits for any more ends at its next step.
+a batch that nobody waits for any more ends at the next step of its search or forecast.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from regard.data.tokenizers import Tokenizer
 from regard.predict import Predictor
-from regard.search import following
+from regard.search import checking, following
 from regard.search.hypotheses import Beams
 from regard.serve.limits import Bounds, RefusedError
 from regard.serve.questions import Question
@@ -253,13 +253,15 @@ class Lane:
         written = Written(predictor.task.output_tokens, jobs[0].tell) if jobs[0].tell else None
 
         def follow(beams: Beams) -> None:
-            if all(job.abandoned for job in jobs):
-                raise CancelledError
             if written is not None:
                 written.add(beams)
 
+        def check() -> None:
+            if all(job.abandoned for job in jobs):
+                raise CancelledError
+
         inputs = [value for job in jobs for value in job.question.inputs]
-        with following(follow):
+        with following(follow), checking(check):
             if options.interventions:
                 changes = options.interventions
                 return [predictor.intervene(inputs[0], changes, search=options.changes, seed=options.seed)]

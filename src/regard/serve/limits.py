@@ -27,7 +27,7 @@ class Bounds:
     characters: int = 2_000  # of one text
     work: int = 32_000  # characters or positions of all inputs of a request x the larger of beam and n_best
     searched: int = 12_000_000  # attention weights of all beams or outputs of a request, if they are as long as allowed
-    recorded: int = 20_000_000  # attention weights of all sites, layers and heads that a request records
+    recorded: int = 20_000_000  # attention weights of all sites, layers and heads, in all recordings of a request
     beam: int = 50  # width of a beam, and number of outputs (n_best)
     max_ratio: float = 10.0  # search.max_ratio
     max_extra: int = 1_000  # search.max_extra
@@ -40,7 +40,7 @@ class Bounds:
     queue: int = 256  # inputs that wait for a run
     batch: int = 64  # inputs that a run answers at once
     window: float = 0.005  # seconds that the first request of a batch waits for others
-    deadline: float = 30.0  # seconds in which a request is answered, unless it asks for fewer
+    deadline: float = 30.0  # seconds in which a request is answered, from its start, unless it asks for fewer
     requests: int = 1_024  # that are being read or answered at the same time
     drain: float = 20.0  # seconds that a stopping server has for the requests that it has accepted
     header_seconds: float = 10.0  # time in which the first line and the headers of a request must arrive

@@ -10,6 +10,7 @@ from regard.recipe import Search
 from regard.serve.inputs import UPLOADS, accept_interventions, accept_value
 from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
 from regard.serve.weights import NONE, Weights, sizes_of, weights_of
+from regard.tasks import Transduce
 
 KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "interventions", "timeout")
 SEARCH = ("length_penalty", "coverage_penalty", "no_repeat", "temperature", "top_k", "top_p", "max_ratio", "max_extra")
@@ -185,6 +186,7 @@ def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, b
     work = sum(map(len, read)) if noun not in UPLOADS else sum(part.source for parts in sizes for part in parts)
     check_work(work, "positions", rows, bounds)
     found = weights_of(predictor, sizes, settings, options.n_best)
+    found = found._replace(recorded=found.recorded * _recordings(predictor, options, fed))
     needs_all = options.all_maps or bool(options.interventions)
     check_weights("the beams or outputs of the search", found.searched, bounds.searched)
     if needs_all:
@@ -194,6 +196,17 @@ def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, b
         raise too_many_cells(sent.certain, bounds)
     records = needs_all or (options.view and found.recorded <= bounds.recorded)
     return Question(inputs, options, settings, work * rows, found if records else found._replace(recorded=0))
+
+
+def _recordings(predictor: Predictor, options: Options, fed: Sequence[str]) -> int:
+    """How many recordings of each source are held at once.
+
+    An intervention holds those before and after it, and if outputs can be forced, that of the output before with and
+    without it. A source that is fed takes the place of the input in half of them.
+    """
+    if not options.interventions:
+        return 1
+    return (4 if isinstance(predictor.task, Transduce) else 2) // (2 if fed else 1)
 
 
 def check_weights(what: str, weights: int, most: int) -> None:

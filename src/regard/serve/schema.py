@@ -90,7 +90,12 @@ def _question(bounds: Bounds) -> Schema:
                 "items": {"type": "string"},
                 "description": 'Changes of the model for one input, such as "erase 3" or "silence layer=2 head=3".',
             },
-            "timeout": _number("number", LEAST_TIMEOUT, bounds.deadline, "Seconds in which the answer must be there."),
+            "timeout": _number(
+                "number",
+                LEAST_TIMEOUT,
+                bounds.deadline,
+                "Seconds from the start of the request in which the answer must be there.",
+            ),
         },
     }
 

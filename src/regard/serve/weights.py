@@ -26,8 +26,8 @@ class Weights(NamedTuple):
     """The largest numbers of attention weights of one question."""
 
     searched: int  # of the hypotheses of its searches
-    recorded: int  # of all sites, layers and heads, for the best output of each input
-    certain: int  # those of `recorded` that do not depend on the length of the output
+    recorded: int  # of all sites, layers and heads, for the best output of each input, in all its recordings
+    certain: int  # those of one recording that do not depend on the length of the output
 
 
 NONE = Weights(0, 0, 0)

@@ -43,6 +43,7 @@ from regard.models.forecaster import Forecaster
 from regard.models.likelihoods import LIKELIHOODS, series_key, uniform_numbers
 from regard.recipe import Forecast as Settings
 from regard.recipe import Recipe, Search
+from regard.search import check_step
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Examples, Scored, Task
@@ -640,7 +641,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             windows = panel.collate(group).to(device)
             keys = [series_key(series[place].name) for place in group]
             uniforms = uniform_numbers(seed, keys, (paths, horizon, model.likelihood.uniforms))
-            sampled = model.sample(windows, uniforms.to(device)).cpu()
+            sampled = model.sample(windows, uniforms.to(device), check_step).cpu()
             median = _median(sampled)
             score, recording = self._read_again(model, windows, median.to(device))
             for row, place in enumerate(group):

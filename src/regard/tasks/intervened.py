@@ -1,9 +1,10 @@
 """Predictions before and after interventions, and their difference; words as positions for interventions."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Literal, NamedTuple
 
 from regard.attention.intervene import Erase, Force, Intervention, Position, Swap
@@ -13,6 +14,7 @@ from regard.tasks.forecast import Forecast
 from regard.types import Prediction
 
 LISTED = 8  # places of a word, or labels, that a message names
+MOST_MATCHING = 20_000_000  # work of a `SequenceMatcher`: about a second at worst
 Kind = Literal["same", "replaced", "removed", "added"]
 
 
@@ -118,14 +120,43 @@ def _pairs(before: Sequence[str], after: Sequence[str], aligned: bool) -> Iterat
         for old, new in zip(before, after, strict=True):
             yield ("same" if old == new else "replaced"), old, new
         return
-    for _, first, last, start, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        olds, news = before[first:last], after[start:stop]
+    for olds, news in _stretches(before, after):
         for old, new in zip(olds, news, strict=False):
             yield ("same" if old == new else "replaced"), old, new
         for old in olds[len(news) :]:
             yield "removed", old, ""
         for new in news[len(olds) :]:
             yield "added", "", new
+
+
+def _stretches(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
+    """Stretches of two outputs that stand for each other, in their order.
+
+    `SequenceMatcher` finds them if that is little work. Otherwise it gets what is between the common prefix and suffix,
+    and if that is too much work, too, its tokens are paired by their places.
+    """
+    prefix = suffix = 0
+    if _matching_work(before, after) > MOST_MATCHING:
+        prefix = _common(before, after)
+        suffix = _common(before[prefix:][::-1], after[prefix:][::-1])
+    ends = len(before) - suffix, len(after) - suffix
+    old, new = before[prefix : ends[0]], after[prefix : ends[1]]
+    between = [(old, new)]
+    if _matching_work(old, new) <= MOST_MATCHING:
+        codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        between = [(old[first:last], new[start:stop]) for _, first, last, start, stop in codes]
+    return [(before[:prefix], after[:prefix]), *between, (before[ends[0] :], after[ends[1] :])]
+
+
+def _matching_work(before: Sequence[str], after: Sequence[str]) -> int:
+    """The most work of a `SequenceMatcher`: all pairs of equal tokens, for as many matches as the shorter side has."""
+    counts = Counter(after)
+    return sum(number * counts[token] for token, number in Counter(before).items()) * min(len(before), len(after))
+
+
+def _common(before: Sequence[str], after: Sequence[str]) -> int:
+    """The length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
 
 
 class Axis(NamedTuple):
