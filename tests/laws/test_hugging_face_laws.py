@@ -103,9 +103,19 @@ FAMILIES = {
     "gpt2": Family(gpt2, LEFT, (DECODER_SELF,), True),
     "marian": Family(marian, PAIR, BOTH, True),
     "t5": Family(t5, PAIR, BOTH, True),
-    "vit": Family(vit, {"pixel_values": torch.randn(BATCH, 3, 12, 12)}, (ENCODER_SELF,)),
+    "vit": Family(
+        vit,
+        {"pixel_values": torch.randn(BATCH, 3, 12, 12, generator=torch.Generator().manual_seed(3))},
+        (ENCODER_SELF,),
+    ),
     "whisper": Family(
-        whisper, {"input_features": torch.randn(BATCH, 11, 2 * SOURCE), "decoder_input_ids": OUTPUTS}, BOTH, True
+        whisper,
+        {
+            "input_features": torch.randn(BATCH, 11, 2 * SOURCE, generator=torch.Generator().manual_seed(4)),
+            "decoder_input_ids": OUTPUTS,
+        },
+        BOTH,
+        True,
     ),
     "llama": Family(llama, LEFT, (DECODER_SELF,), True),
 }
