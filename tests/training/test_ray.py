@@ -135,13 +135,13 @@ class EndedTrainer:
 def test_ray_starts_again_after_a_lost_process_and_not_after_an_error_of_regard(tmp_path: Path) -> None:
     lost, killed = LostProcessError("another process has ended"), RuntimeError("the actor died\nand more")
     trainer = EndedTrainer({0: lost, 1: killed}, {})
-    clusters._fit(lambda: trainer, Run(tmp_path))
+    clusters._fit(lambda: trainer, Run(tmp_path), tmp_path / "stop")
     assert trainer.starts == 2
     damaged = RegardError("a file is damaged")
     damaged.exit_code = 5
     trainer = EndedTrainer({0: lost, 1: pickle.loads(pickle.dumps(damaged))})
     with pytest.raises(RegardError, match="a file is damaged") as caught:
-        clusters._fit(lambda: trainer, Run(tmp_path))
+        clusters._fit(lambda: trainer, Run(tmp_path), tmp_path / "stop")
     assert (caught.value.exit_code, trainer.starts) == (5, 1)
 
 
@@ -158,7 +158,7 @@ def test_a_training_that_always_loses_processes_ends_with_the_error_of_one(
     monkeypatch.setattr(clusters, "describe_saved", lambda run: "3 updates are saved")
     trainer = EndedTrainer(errors)
     with pytest.raises(LostProcessError) as caught:
-        clusters._fit(lambda: trainer, Run(tmp_path))
+        clusters._fit(lambda: trainer, Run(tmp_path), tmp_path / "stop")
     assert str(caught.value) == f"the training on Ray has ended after 3 restarts ({reason!r}); 3 updates are saved"
     assert trainer.starts == 4
 

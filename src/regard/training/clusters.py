@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
@@ -27,6 +28,7 @@ from regard.storage import METRICS, Run
 from regard.storage.cache import home
 from regard.tasks import task_class
 from regard.training import loop
+from regard.training.callbacks import Callback, Updated
 from regard.training.loop import describe_saved
 from regard.training.processes import check_reward
 from regard.training.stopping import Stopper
@@ -37,6 +39,8 @@ LOOK = 1.0  # seconds between two looks at the metrics
 LOCAL = "local"  # the address that starts Ray on this machine, for this command alone
 RESTARTS = 3  # after processes were lost
 GROUP = 4  # blocks of texts for each process that are in memory at a time
+LOOK = 0.2  # seconds between two looks at the file that ends a training
+ENDING = 20.0  # seconds in which Ray notices that it has ended
 OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each other
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
@@ -136,17 +140,18 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
         work = {"run": str(run.path.resolve()), "overrides": list(overrides), "folder": os.getcwd()}
         work["cache"] = str(home().resolve())
         with tempfile.TemporaryDirectory(prefix=".ray-", dir=run.path.resolve().parent) as folder:
+            stop = Path(folder) / "stop"
             make_trainer = partial(
                 TorchTrainer,
                 _train_with_others,
-                train_loop_config=work | {"on_gpu": on_gpu},
+                train_loop_config=work | {"on_gpu": on_gpu, "stop": str(stop)},
                 torch_config=TorchConfig(backend=_backend(on_gpu=on_gpu), timeout_s=settings.timeout),
                 scaling_config=ScalingConfig(num_workers=processes, use_gpu=on_gpu),
                 run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=0)),
             )
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
             with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
-                _fit(make_trainer, run)
+                _fit(make_trainer, run, stop)
 
 
 @contextmanager
@@ -188,13 +193,13 @@ def _backend(*, on_gpu: bool) -> str:
     return "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
 
 
-def _fit(make_trainer: Callable[[], Any], run: Run) -> None:
+def _fit(make_trainer: Callable[[], Any], run: Run, stop: Path) -> None:
     """Train, and start again if processes are lost; any other error of regard in one of them is raised at once.
 
     Ray itself would start again after those, too: another start would end with the same error.
     """
     restarts = 0
-    while failure := _failure(make_trainer):
+    while failure := _failure(make_trainer, stop):
         errors: Mapping[int, Exception] = getattr(failure, "worker_failures", {})  # by rank
         own = [errors[rank] for rank in sorted(errors) if not isinstance(errors[rank], LostProcessError)]
         for error in own:
@@ -207,8 +212,12 @@ def _fit(make_trainer: Callable[[], Any], run: Run) -> None:
         restarts += 1
 
 
-def _failure(make_trainer: Callable[[], Any]) -> Exception | None:
-    """Train in a thread, because signals reach only the main one; returns the error that ends it, if any does."""
+def _failure(make_trainer: Callable[[], Any], stop: Path) -> Exception | None:
+    """Train in a thread, because signals reach only the main one; returns the error that ends it, if any does.
+
+    If a signal ends the wait, the file `stop` ends the training, and Ray has time to notice: it ends this process with
+    exit code 1 if a thread still uses it while it shuts down.
+    """
     outcomes: Queue[Exception | None] = Queue()
 
     def fit() -> None:
@@ -219,8 +228,14 @@ def _failure(make_trainer: Callable[[], Any]) -> Exception | None:
         else:
             outcomes.put(None)
 
-    threading.Thread(target=fit, daemon=True).start()
-    return outcomes.get()
+    thread = threading.Thread(target=fit, daemon=True)
+    thread.start()
+    try:
+        return outcomes.get()
+    except StoppedError:
+        stop.touch()
+        thread.join(ENDING)
+        raise
 
 
 def _first_line(error: Exception) -> str:
@@ -243,13 +258,28 @@ def _train_with_others(work: Mapping[str, Any]) -> None:
     if work["on_gpu"]:
         torch.cuda.set_device(get_device())
     try:
-        loop.resume(work["run"], *work["overrides"], quiet=True)
+        loop.resume(work["run"], *work["overrides"], quiet=True, callbacks=[_EndAtFile(Path(work["stop"]))])
     except LostProcessError:
         raise
     except RegardError as error:
         failure = RegardError(str(error))
         failure.exit_code = error.exit_code
         raise failure from None
+
+
+class _EndAtFile(Callback):
+    """Ends the training with an error when a file is there; what was computed since the last checkpoint is lost."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._next_look = path, 0.0
+
+    def on_update(self, event: Updated) -> None:
+        """Look for the file, now and then."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK
+        if self.path.exists():
+            raise RegardError("stopped by the command that started it")
 
 
 def predict(
