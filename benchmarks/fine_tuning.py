@@ -1,7 +1,7 @@
 """Fine-tunes an imported encoder on SST-2 and EWT, several seeds side by side, and scores every run on test.
 
     REGARD_DATA=DATA python benchmarks/fine_tuning.py FOLDER OUT                 FOLDER is MiniLM's (docs/import.md)
-    REGARD_DATA=DATA python benchmarks/fine_tuning.py FOLDER OUT --seeds 1 2 3 train.learning_rate=0.00003
+    REGARD_DATA=DATA python benchmarks/fine_tuning.py FOLDER OUT train.learning_rate=0.00003 --seeds 1 2 3
 
 Overrides hold for all recipes. Times are those of training, with other processes on the same device; `--alone` trains
 one run after another. Runs are stored in OUT, with the output of each training beside them.
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--recipes", nargs="+", default=RECIPES)
     parser.add_argument("--alone", action="store_true")
-    arguments = parser.parse_intermixed_args()
+    arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     origin = regard("import", str(arguments.folder), "--name", "origin", "--runs", str(arguments.out)).strip()
     runs = [(recipe, seed) for recipe in arguments.recipes for seed in arguments.seeds]
