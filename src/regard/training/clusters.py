@@ -24,7 +24,7 @@ from regard.data.store import groups
 from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, quantity, shown
 from regard.predict import load
 from regard.recipe import Recipe
-from regard.storage import METRICS, Run
+from regard.storage import METRICS, Run, make_folder
 from regard.storage.cache import home
 from regard.tasks import task_class
 from regard.training import loop
@@ -39,7 +39,7 @@ LOOK = 1.0  # seconds between two looks at the metrics
 LOCAL = "local"  # the address that starts Ray on this machine, for this command alone
 RESTARTS = 3  # after processes were lost
 GROUP = 4  # blocks of texts for each process that are in memory at a time
-LOOK = 0.2  # seconds between two looks at the file that ends a training
+LOOK = 0.2  # seconds between two looks at the folder that ends a training
 ENDING = 20.0  # seconds in which Ray notices that it has ended
 OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each other
 # Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
@@ -215,8 +215,8 @@ def _fit(make_trainer: Callable[[], Any], run: Run, stop: Path) -> None:
 def _failure(make_trainer: Callable[[], Any], stop: Path) -> Exception | None:
     """Train in a thread, because signals reach only the main one; returns the error that ends it, if any does.
 
-    If a signal ends the wait, the file `stop` ends the training, and Ray has time to notice: it ends this process with
-    exit code 1 if a thread still uses it while it shuts down.
+    If a signal ends the wait, the folder `stop` ends the training, and Ray has time to notice: it ends this process
+    with exit code 1 if a thread still uses it while it shuts down.
     """
     outcomes: Queue[Exception | None] = Queue()
 
@@ -233,7 +233,7 @@ def _failure(make_trainer: Callable[[], Any], stop: Path) -> Exception | None:
     try:
         return outcomes.get()
     except StoppedError:
-        stop.touch()
+        make_folder(stop)
         thread.join(ENDING)
         raise
 
@@ -258,7 +258,7 @@ def _train_with_others(work: Mapping[str, Any]) -> None:
     if work["on_gpu"]:
         torch.cuda.set_device(get_device())
     try:
-        loop.resume(work["run"], *work["overrides"], quiet=True, callbacks=[_EndAtFile(Path(work["stop"]))])
+        loop.resume(work["run"], *work["overrides"], quiet=True, callbacks=[_EndAtFolder(Path(work["stop"]))])
     except LostProcessError:
         raise
     except RegardError as error:
@@ -267,14 +267,14 @@ def _train_with_others(work: Mapping[str, Any]) -> None:
         raise failure from None
 
 
-class _EndAtFile(Callback):
-    """Ends the training with an error when a file is there; what was computed since the last checkpoint is lost."""
+class _EndAtFolder(Callback):
+    """Ends the training with an error when a folder is there; what was computed since the last checkpoint is lost."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._next_look = path, 0.0
 
     def on_update(self, event: Updated) -> None:
-        """Look for the file, now and then."""
+        """Look for the folder, now and then."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK
