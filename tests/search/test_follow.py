@@ -1,4 +1,4 @@
-"""Following a search: each word is reported with its row, nothing changes, and whoever follows or checks may end it."""
+"""Following a search: each word is reported with its row, nothing changes, and what follows or checks may end it."""
 
 import json
 from concurrent.futures import CancelledError

@@ -22,7 +22,7 @@ from regard import recipe as recipes
 from regard.cli import core
 from regard.console import ProgressLog
 from regard.data import encoding, files, shards
-from regard.errors import CorruptError, LostProcessError, MissingExtraError, RegardError
+from regard.errors import CorruptError, LostProcessError, MissingExtraError, RegardError, StoppedError
 from regard.storage import Run
 from regard.training import clusters, loop
 from regard.training.clusters import GROUP, connected
@@ -161,6 +161,26 @@ def test_a_training_that_always_loses_processes_ends_with_the_error_of_one(
         clusters._fit(lambda: trainer, Run(tmp_path), tmp_path / "stop")
     assert str(caught.value) == f"the training on Ray has ended after 3 restarts ({reason!r}); 3 updates are saved"
     assert trainer.starts == 4
+
+
+def test_a_signal_ends_the_training_before_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, ended = tmp_path / "stop", []
+    ending = clusters._EndAtFolder(stop)
+    monkeypatch.setattr(clusters, "LOOK", 0.0)
+
+    def fit() -> None:
+        for _ in range(2000):
+            try:
+                ending.on_update(Mock())
+            except RegardError as error:
+                ended.append(str(error))
+                raise
+            time.sleep(0.005)
+
+    monkeypatch.setattr(clusters, "Queue", lambda: Mock(get=Mock(side_effect=StoppedError(signal.SIGTERM, "saved"))))
+    with pytest.raises(StoppedError):
+        clusters._fit(lambda: Mock(fit=fit), Run(tmp_path), stop)
+    assert ended == ["stopped by the command that started it"]
 
 
 def workers_of(command: int) -> set[int]:
