@@ -1,5 +1,6 @@
 """Data types that several folders share: examples, batches, memory, decoder steps, hypotheses, predictions."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class Vocabulary(NamedTuple):
 
 
 Rows = TypeVar("Rows", bound="BatchFirst")
+OwnCapturable = TypeVar("OwnCapturable", bound="Capturable")
 
 
 class BatchFirst:
@@ -77,19 +79,62 @@ class Padded(BatchFirst):
     ids: Int[Tensor, "batch length"]
     mask: Bool[Tensor, "batch length"]
 
-    def crop(self, width: int) -> "Padded":
+    def crop(self: Rows, width: int) -> Rows:
         """The first `width` positions of every row."""
-        return Padded(self.ids[:, :width], self.mask[:, :width])
+        return self.map_tensors(lambda tensor: tensor[:, :width])
+
+
+class Capturable(BatchFirst, ABC):
+    """Base of batches that a CUDA graph can take from a table of all examples on the GPU.
+
+    In the table, `source` has each distinct source once, and all other tensors have a row for each example. No method
+    reads a tensor on the host. The loss of a task must be the same at any width, and 0 for the empty example.
+    """
+
+    source: Any  # a `SourceBatch`
+    examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
+
+    @abstractmethod
+    def crop(self: Rows, source_width: int, target_width: int) -> Rows:
+        """The batch in these widths, which are in the unit of `Encoded.lengths`."""
+
+    @abstractmethod
+    def count_predictions(self) -> Int[Tensor, ""]:
+        """The number of tokens, tags or labels that are predicted; an empty example has none."""
+
+    def take(self: OwnCapturable, index: Int[Tensor, " rows"], numbers: Int[Tensor, " examples"]) -> OwnCapturable:
+        """The examples at `index`; `numbers` has the row of `source` for each example."""
+        others = {name: value for name, value in vars(self).items() if name != "source"}
+        rows = {name: _apply(value, lambda tensor: tensor.index_select(0, index)) for name, value in others.items()}
+        return type(self)(**{"source": self.source.select(numbers.index_select(0, index)), **rows})
+
+    def with_empty_example(self: OwnCapturable) -> OwnCapturable:
+        """Appends an example that fills up short batches: one source position is visible, and nothing is predicted.
+
+        Its other numbers are zero: PAD for ids, False for masks.
+        """
+        batch = self.map_tensors(lambda tensor: torch.cat([tensor, torch.zeros_like(tensor[:1])]))
+        batch.source.mask[-1, :1] = True
+        return batch
 
 
 @dataclass(frozen=True)
-class Batch(BatchFirst):
+class Batch(Capturable):
     """The examples of one update; target rows begin with BEGIN and end with END."""
 
     source: Any  # what a `Source` collates: of text, a `Padded` whose rows end with END
     target: Padded
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
     links: Float[Tensor, "batch tokens source"] | None = None  # gold alignment, 1 for linked tokens
+
+    def crop(self, source_width: int, target_width: int) -> "Batch":
+        """The batch in these widths; target rows have one position more, for BEGIN."""
+        links = None if self.links is None else self.links[:, :target_width, :source_width]
+        return Batch(self.source.crop(source_width), self.target.crop(target_width + 1), self.examples, links)
+
+    def count_predictions(self) -> Int[Tensor, ""]:
+        """The number of target tokens, with END."""
+        return self.target.mask[:, 1:].sum()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from regard import recipe as recipes
 from regard.attention import SCORES
+from regard.attention.pooling import POOLINGS
 from regard.device import precision
 from regard.errors import RecipeError
 from regard.kernels import choose
@@ -21,9 +22,11 @@ from regard.kernels.choose import capturable
 from regard.layers.recurrence import CELLS
 from regard.models import Seq2Seq, build
 from regard.models.ctc import CTC
+from regard.models.letters import LETTERS
 from regard.tasks import TASKS
 from regard.tasks.core import AnyTask
-from regard.types import Batch, Padded
+from regard.training.engine.captured import Table
+from regard.types import Batch, Capturable, Padded
 from shapes import unchecked
 
 WORDS = 11
@@ -65,12 +68,14 @@ def make_task(model: recipes.Model, **train: float) -> AnyTask:
     return TASKS["translate"](recipe, None, None)
 
 
-def compute_gradients(task: AnyTask, model: nn.Module, examples: Batch, dtype: str = "float32") -> list[Tensor | None]:
+def compute_gradients(
+    task: AnyTask, model: nn.Module, examples: Capturable, dtype: str = "float32"
+) -> list[Tensor | None]:
     """The gradients of one forward and backward pass, run as in a captured update."""
     model.train()
     with capturable(), precision(dtype, CPU):
         loss = task.loss(model, examples, 0.1)
-    (loss / examples.target.mask[:, 1:].sum().clamp(min=1)).backward()
+    (loss / examples.count_predictions().clamp(min=1)).backward()
     nn.utils.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True)
     return [parameter.grad for parameter in model.parameters()]
 
@@ -132,18 +137,51 @@ def test_a_copying_decoder_reads_nothing_on_the_host():
 @pytest.mark.parametrize("corpus", ["sentences", "sentences_recurrent"])
 def test_a_language_model_reads_nothing_on_the_host(corpus):
     """It has no source at all."""
-    overrides = ["data.size=20", "model.decoder.layers=2", "model.decoder.dim=16", "model.embedding=16"]
+    overrides = ["model.decoder.layers=2", "model.decoder.dim=16", "model.embedding=16"]
     if corpus == "sentences_recurrent":
         overrides += ["model.decoder.kind=recurrent", "model.decoder.order=none", "model.decoder.dropout=0.2"]
-    recipe = recipes.load("sentences", overrides)
+    run_table_on_fake_tensors("sentences", *overrides)
+
+
+def run_table_on_fake_tensors(name: str, *overrides: str, dtype: str = "float32") -> None:
+    """Run forward and backward for a batch that is taken from the table of a recipe's data, as an update does it."""
+    recipe = recipes.load(name, ["data.size=20", *overrides])
     task_class = TASKS[recipe.task]
     examples = task_class.examples(recipe).train
     task = task_class.learn(recipe, examples)
-    data = task.within_length(task.encode(examples))
-    rows = task.collate(data, range(3))
+    table = Table.of(task, task.within_length(task.encode(examples)), CPU)
     with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        gradients = compute_gradients(task, task.build(), rows.map_tensors(mode.from_tensor))
+        fake = Table(table.batch.map_tensors(mode.from_tensor), mode.from_tensor(table.numbers))
+        rows = fake.take(mode.from_tensor(torch.tensor([2, 0, table.empty])), (8, 8))
+        gradients = compute_gradients(task, task.build(), rows, dtype)
     assert any(gradient is not None for gradient in gradients)
+
+
+SMALL = ("model.embedding=12", "model.encoder.dim=12", "model.encoder.layers=2", "model.encoder.dropout=0.2")
+ENCODERS = {
+    **{cell: (f"model.encoder.cell={cell}",) for cell in CELLS},
+    "gnmt": ("model.encoder.kind=gnmt", "model.encoder.cell=lstm"),
+    "transformer": ("model.encoder.kind=transformer", "model.attention.score=scaled_dot", "model.attention.heads=2"),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_classifier_reads_nothing_on_the_host(encoder, pooling):
+    overrides = (*SMALL, *ENCODERS[encoder], f"classify.pooling={pooling}", "train.word_dropout=0.3")
+    run_table_on_fake_tensors("moods", *overrides)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("letters", [*LETTERS, None])
+def test_a_tagger_reads_nothing_on_the_host(encoder, letters):
+    spelling = f"tag.letters.kind={letters}" if letters else "tag.letters.dim=0"
+    run_table_on_fake_tensors("parts", *SMALL, *ENCODERS[encoder], spelling, "train.word_dropout=0.3")
+
+
+@pytest.mark.parametrize("name", ["moods", "parts"])
+def test_classifiers_and_taggers_in_half_precision_read_nothing_on_the_host(name):
+    run_table_on_fake_tensors(name, *SMALL, dtype="bfloat16")
 
 
 def test_a_value_read_on_the_host_fails_on_fake_tensors():
@@ -165,7 +203,7 @@ def test_capturable_paths_give_the_same_gradients(case):
     model, task = build(recipe, source_size=WORDS, target_size=WORDS).double(), make_task(recipe)
     capturable_gradients = [gradient.clone() for gradient in compute_gradients(task, model, examples)]
     model.zero_grad()
-    task.loss(model, examples, 0.1).div(examples.target.mask[:, 1:].sum()).backward()
+    task.loss(model, examples, 0.1).div(examples.count_predictions()).backward()
     nn.utils.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True)
     for gradient, parameter in zip(capturable_gradients, model.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=0.0, atol=1e-10)

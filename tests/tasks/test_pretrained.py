@@ -352,7 +352,7 @@ def test_a_table_holds_each_picture_once_and_gives_the_batch_that_collate_gives(
     examples = [replace(example, target=f"{word} shapes") for example in shapes(1, 6).train for word in ("a", "some")]
     data: Pairs = task.encode(examples).only([11, *range(1, 11)])  # the first picture has one caption left
     table = captured.Table.of(task, data, CPU)
-    assert table.source.features.shape == (6 + 1, 4, 1280)
+    assert table.batch.source.features.shape == (6 + 1, 4, 1280)
     chosen = [3, 0, 7]
     batch = table.take(torch.tensor([*chosen, table.empty]), (4, 4))
     expected = task.collate(data, chosen)
@@ -361,7 +361,9 @@ def test_a_table_holds_each_picture_once_and_gives_the_batch_that_collate_gives(
     assert batch.source.mask[3].tolist() == [True, False, False, False]
     assert task.tokens(batch) == task.tokens(expected)
     per_picture = 4 * 1280 * 2 + 4
-    assert captured.Table.bytes(task, data) == 6 * per_picture + 11 * 3 * 9
+    assert captured.Table.bytes(task, data) == 6 * per_picture + 11 * (
+        4 * 9 + 8
+    )  # with BEGIN, and the index of the example
 
 
 def test_examples_that_do_not_fit_on_the_gpu_run_eagerly_and_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from regard.data import tagged
 from regard.data.corpora import parts
 from regard.data.files import Loaded
 from regard.errors import DataError, RecipeError
+from regard.kernels.choose import capturable, count_answers
 from regard.metrics import entity_f1, spans, tag_accuracy
 from regard.models.letters import LETTERS, Spelled
 from regard.models.tagger import Tagger
@@ -226,6 +227,33 @@ def test_padding_changes_no_vector_of_letters(kind: str) -> None:
     others = reader(Spelled(ids, mask, changed))
     assert torch.equal(others[1], vectors[1])
     assert torch.equal(others[0, 0], vectors[0, 0])
+
+
+@pytest.mark.takes("padded_letters")
+@pytest.mark.parametrize("kind", LETTERS)
+def test_letters_of_padded_rows_have_the_same_vectors_and_gradients(kind: str) -> None:
+    """So they are read in updates that a CUDA graph may capture, if no hook is there to see the words alone."""
+    reader = LETTERS[kind](11, embedding=5, dim=6).double()
+    letters = torch.randint(4, 11, (2, 3, 7), dtype=torch.int32)
+    letters[0, 0, 2:] = PAD
+    letters[1, 1:] = PAD
+    source = Spelled(torch.zeros(2, 3, dtype=torch.long), letters[..., 0] != PAD, letters)
+    weights = torch.randn(2, 3, 6, dtype=torch.float64)
+    answers = []
+    for read_padded in (False, True):
+        reader.zero_grad()
+        with capturable(read_padded), count_answers() as counted:
+            vectors = reader(source)
+        assert counted["padded_letters"].taken == int(read_padded)
+        (vectors * weights).sum().backward()
+        answers.append([vectors, *(parameter.grad.clone() for parameter in reader.parameters())])
+    assert (answers[1][0][1, 1:] == 0).all()
+    for plain, padded in zip(*answers, strict=True):
+        torch.testing.assert_close(padded, plain, rtol=0.0, atol=1e-12)
+    next(reader.children()).register_forward_hook(lambda *call: None)
+    with capturable(), count_answers() as counted:
+        reader(source)
+    assert counted["padded_letters"].taken == 0
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

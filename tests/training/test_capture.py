@@ -1,10 +1,12 @@
 """Updates captured in CUDA graphs: their parts on the CPU, and, if there is a GPU, the same loss as eager updates."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
 
+import captured_on_cpu
 import regard
 from regard import recipe as recipes
 from regard.data.batching import Batches, rounded_lengths, rounded_width
@@ -28,8 +30,8 @@ SMALL = (
 )
 
 
-def make_bench(*overrides: str, device: torch.device = CPU):
-    recipe = recipes.load("copy", ["data.size=50", "train.batch_tokens=200", *overrides])
+def make_bench(*overrides: str, name: str = "copy", device: torch.device = CPU):
+    recipe = recipes.load(name, ["data.size=50", "train.batch_tokens=200", *overrides])
     examples = TASKS[recipe.task].examples(recipe).train
     task = TASKS[recipe.task].learn(recipe, examples)
     torch.manual_seed(3)
@@ -92,7 +94,7 @@ def test_a_table_gives_the_batch_that_collate_gives():
         assert torch.equal(side.mask[:3, :width_of_collated], other.mask)
         assert not side.mask[:3, width_of_collated:].any()
         assert (side.ids[:3, width_of_collated:] == PAD).all()
-    assert from_table.target.ids.shape[1] == min(width + 1, table.target.ids.shape[1])
+    assert from_table.target.ids.shape[1] == min(width + 1, table.batch.target.ids.shape[1])
     assert {BEGIN, END} <= set(from_table.target.ids.flatten().tolist())
 
 
@@ -106,6 +108,90 @@ def test_an_empty_example_has_no_target_token_and_one_source_token():
         both = task.loss(session.model.eval(), table.take(torch.tensor([5, table.empty]), (32, 32)))
         one = task.loss(session.model, table.take(torch.tensor([5]), (32, 32)))
     assert both.item() == pytest.approx(one.item(), rel=1e-5)
+
+
+# classifiers and taggers, with what a batch can hold besides words and labels
+READERS = {
+    "classifier": ("moods", "train.word_dropout=0.2"),
+    "classifier by cls": ("moods", "classify.pooling=cls", "model.encoder.dropout=0.2"),
+    "tagger": ("parts", "train.word_dropout=0.2"),
+    "tagger without letters": ("parts", "tag.letters.dim=0"),
+    "tagger of pieces": ("parts", "tokens.source=sentencepiece", "tokens.size=120", "tokens.lower=true"),
+}
+
+
+STILL = ("train.word_dropout=0", "model.encoder.dropout=0")
+
+
+@contextmanager
+def in_double_precision():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_table_of_labels_or_tags_gives_the_loss_that_collate_gives(kind):
+    name, *overrides = READERS[kind]
+    task, session, data = make_bench(*overrides, name=name)
+    model, table = session.model.eval().double(), captured.Table.of(task, data, CPU)
+    assert captured.Table.bytes(task, data) == pytest.approx(
+        sum(tensor.nbytes for tensor in tensors_of(table.batch)), rel=0.1
+    )
+    shortest = data.lengths()[:, 0].argsort().tolist()
+    for examples in (shortest[:3], shortest[4:5]):
+        source, target = data.lengths()[examples].max(0).tolist()
+        taken = table.take(torch.tensor([*examples, table.empty, table.empty]), (source, target))
+        collated = task.collate(data, examples)
+        assert taken.source.ids.shape[1] < table.batch.source.ids.shape[1]
+        assert task.tokens(taken) == task.tokens(collated)
+        assert taken.examples[: len(examples)].tolist() == examples
+        assert task.loss(model, taken).item() == pytest.approx(task.loss(model, collated).item(), rel=1e-12)
+
+
+def tensors_of(batch):
+    tensors = []
+    batch.map_tensors(lambda tensor: tensors.append(tensor) or tensor)
+    return tensors
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_the_empty_example_of_labels_or_tags_adds_nothing(kind):
+    name, *overrides = READERS[kind]
+    task, session, data = make_bench(*overrides, name=name)
+    table = captured.Table.of(task, data, CPU)
+    empty = table.take(torch.tensor([table.empty] * 3), (8, 8))
+    assert task.tokens(empty) == 0
+    loss = task.loss(session.model.double().train(), empty, 0.1)
+    assert loss.item() == 0
+    loss.backward()
+    assert all((parameter.grad == 0).all() for parameter in session.model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_captured_updates_of_classifiers_and_taggers_are_those_of_eager_ones(kind, monkeypatch):
+    """Operations on the CPU stand in for the graphs; without random numbers, both engines give the same weights."""
+    name, *overrides = READERS[kind]
+    still = [key for key in overrides if "dropout" not in key]
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(Captured, "_capture", captured_on_cpu.capture)
+    weights = {}
+    with in_double_precision():
+        for engine_class in (Captured, Eager):
+            task, session, data = make_bench(*still, *STILL, name=name)
+            batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+            updater = engine_class(task, session, data)
+            for _ in range(8):
+                updater.update(batches, Stopper())
+            updater.collect()
+            assert session.progress.tokens > 8
+            weights[engine_class] = [parameter.detach() for parameter in session.model.parameters()]
+    for one, other in zip(*weights.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=1e-10)
 
 
 def test_on_a_cpu_nothing_is_captured():
@@ -217,6 +303,25 @@ def test_captured_updates_give_the_same_loss_as_eager_updates(model):
     losses = {}
     for graphs in (True, False):
         task, session, data = make_bench(*MODELS[model], device=device)
+        batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+        updater = engine.choose(task, session, data) if graphs else Eager(task, session, data)
+        assert isinstance(updater, Captured if graphs else Eager)
+        for _ in range(30):
+            updater.update(batches, Stopper())
+        updater.collect()
+        losses[graphs] = session.progress.total / session.progress.tokens
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
+@pytest.mark.parametrize("kind", READERS)
+def test_captured_updates_of_classifiers_and_taggers_give_the_same_loss_on_a_gpu(kind):
+    name, *overrides = READERS[kind]
+    losses = {}
+    for graphs in (True, False):
+        task, session, data = make_bench(*overrides, *STILL, name=name, device=GPU)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
         updater = engine.choose(task, session, data) if graphs else Eager(task, session, data)
         assert isinstance(updater, Captured if graphs else Eager)

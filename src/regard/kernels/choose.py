@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
 from regard.kernels import gpu
-from regard.types import Batch
+from regard.types import Capturable
 
 Reason = str | Literal[False]  # of a condition: why the twin may not run, in a few words; False if it may
 
@@ -356,6 +356,11 @@ def _unpacked_reading(recurrence: Any) -> Reason:
     return (not (_capturable and recurrence.training) and NOT_CAPTURED) or (not recurrence.is_unchanged() and CHANGED)
 
 
+def _padded_letters(letters: nn.Module) -> Reason:
+    is_captured = _capturable and letters.training
+    return (not is_captured and NOT_CAPTURED) or (any(map(is_hooked, letters.modules())) and CHANGED)
+
+
 def _recurrence_by_layers(recurrence: Any) -> Reason:
     return _unpacked_reading(recurrence) or (not recurrence.rnn.dropout and "nothing is dropped between its layers")
 
@@ -421,7 +426,10 @@ def _captured_updates(task: Any, model: nn.Module, data: Any) -> Reason:
     if settings.accumulate != 1 or settings.sampling or settings.guided:
         return "train.accumulate, train.sampling or train.guided is set"
     with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
-        return not isinstance(task.collate(data, [0]), Batch) and "a batch of this task does not hold pairs"
+        return (
+            not isinstance(task.collate(data, [0]), Capturable)
+            and "a batch of this task cannot be taken from a table on the GPU"
+        )
 
 
 # ---- the table
@@ -519,6 +527,10 @@ PATHS: dict[str, Path] = {
         "regard.layers.recurrence.Recurrence.forward", "regard.layers.recurrence.Recurrence.forward_by_layers",
         "recurrent layers with dropout between them run in an update that a CUDA graph must capture",
         _recurrence_by_layers, "tests/test_recurrence.py", "gpu"),
+    # letters of words
+    "padded_letters": Path("regard.models.letters.Letters.forward", "regard.models.letters.Letters.read_padded",
+        "a tagger reads the letters of padded rows in an update that a CUDA graph must capture",
+        _padded_letters, "tests/tasks/test_tag.py", "gpu"),
     # steps of a search
     "plain_transformer": Path(
         "regard.decoders.transformer.DecoderLayer.forward", "regard.decoders.plain.TransformerStep.step",
@@ -543,7 +555,7 @@ PATHS: dict[str, Path] = {
         lambda whole: not whole and "a hypothesis ends, or a sentence is done", "tests/kernels/test_choose.py"),
     # training
     "captured_updates": Path("regard.training.engine.eager.Eager", "regard.training.engine.captured.Captured",
-        "a GPU trains on whole batches of pairs, and train.capture is true",
+        "a GPU trains on whole batches of pairs, or of texts with labels or tags, and train.capture is true",
         _captured_updates, "tests/training/test_capture.py", "gpu"),
 }
 # fmt: on

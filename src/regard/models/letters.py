@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.kernels.choose import takes
 from regard.layers.recurrence import Recurrence
 from regard.types import PAD, Padded
 
@@ -29,16 +30,30 @@ class Letters(ABC, nn.Module):
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length dim"]:
         """A vector for every word, and zeros at padding."""
-        letters = source.letters.flatten(0, 1) if source.mask.is_meta else source.letters[source.mask]
+        if source.mask.is_meta or takes("padded_letters", self):
+            return self.read_padded(source)
+        letters = source.letters[source.mask]
         vectors = self.read(self.embedding(letters), letters != PAD)
         real = source.mask.unsqueeze(-1).expand(*source.mask.shape, self.dim)
         return torch.zeros_like(real, dtype=vectors.dtype).masked_scatter(real, vectors)
+
+    def read_padded(self, source: Spelled) -> Float[Tensor, "batch length dim"]:
+        """`forward` without indexing by the mask, which reads it on the host: so a CUDA graph can capture it.
+
+        The vectors of padding are computed too, from no letters, and then set to zero.
+        """
+        letters = source.letters.flatten(0, 1)
+        vectors = self.read(self.embedding(letters), letters != PAD).unflatten(0, source.mask.shape)
+        return vectors.masked_fill(~source.mask.unsqueeze(-1), 0.0)
 
     @abstractmethod
     def read(
         self, letters: Float[Tensor, "words letters letter"], mask: Bool[Tensor, "words letters"]
     ) -> Float[Tensor, "words dim"]:
-        """Compute the vector of each word from the embeddings of its letters; every word has at least one letter."""
+        """Compute the vector of each word from the embeddings of its letters.
+
+        Every word has at least one letter. Padding has none; its vectors are not used, and must only be finite.
+        """
 
 
 class ConvolutionalLetters(Letters):

@@ -65,7 +65,8 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
     noun = "question"
     columns = ("question", "context", "answer")
     ignores = (
-        *(*core.NO_DECODER, "tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
+        *(*core.NO_DECODER, *core.NOT_CAPTURED),
+        *("tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
         *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),
     )
 

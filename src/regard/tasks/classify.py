@@ -27,9 +27,10 @@ from regard.storage import Run
 from regard.storage.runs import parse_json
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, BatchFirst, Example, Padded, Prediction, Vocabulary
+from regard.types import BEGIN, Capturable, Example, Padded, Prediction, Vocabulary
 
 LABELS = "labels.json"
+NO_LABEL = -1  # the index of no label
 LISTED = 8  # labels that a message lists at most
 
 
@@ -47,12 +48,27 @@ class Labelled(Encoded):
 
 
 @dataclass(frozen=True)
-class LabelledBatch(BatchFirst):
+class LabelledBatch(Capturable):
     """A batch of sentences with their labels."""
 
     source: Padded
-    labels: Int[Tensor, " batch"]
+    labels: Int[Tensor, " batch"]  # NO_LABEL for a row that does not count
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
+    uncounted: int  # special tokens of a sentence that `Labelled.lengths` does not count
+
+    def crop(self, source_width: int, target_width: int) -> "LabelledBatch":
+        """The batch with sentences of this width; each has one label."""
+        return replace(self, source=self.source.crop(source_width + self.uncounted))
+
+    def count_predictions(self) -> Int[Tensor, ""]:
+        """The number of labels."""
+        return (self.labels != NO_LABEL).sum()
+
+    def with_empty_example(self) -> "LabelledBatch":
+        """Appends an example without a label."""
+        batch = super().with_empty_example()
+        batch.labels[-1] = NO_LABEL
+        return batch
 
 
 class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
@@ -162,6 +178,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
             source=self.padded([data.sources[index] for index in indices]),
             labels=torch.tensor([data.labels[index] for index in indices], dtype=torch.long),
             examples=torch.tensor(indices, dtype=torch.long),
+            uncounted=len(self.framed([])) - 1,
         )
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Padded:
@@ -179,14 +196,14 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     def tokens(self, batch: LabelledBatch) -> int:
         """The number of sentences of a batch, since each has one label."""
-        return len(batch.labels)
+        return int(batch.count_predictions())
 
     def loss(
         self, model: Classifier, batch: LabelledBatch, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
         """The summed cross-entropy of the labels; in training with word dropout."""
         source = core.drop_words(batch.source, self.recipe.train.word_dropout if model.training else 0.0)
-        return core.cross_entropy(model(source).logits, batch.labels, smoothing, ignore=-1)
+        return core.cross_entropy(model(source).logits, batch.labels, smoothing, ignore=NO_LABEL)
 
     @torch.no_grad()
     def answer(

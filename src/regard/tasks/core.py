@@ -51,7 +51,7 @@ from regard.types import (
     PAD,
     SPECIALS,
     UNKNOWN,
-    Batch,
+    Capturable,
     Example,
     Padded,
     Prediction,
@@ -70,11 +70,9 @@ ATTENTION_TERMS = (
     "train.ctc",
 )
 REWARD = ("train.reward", "train.reward_after", "train.reward_samples", "train.reward_rate")
-# Keys that a task without a decoder ignores; its updates are not captured either.
-NO_DECODER = (
-    *(*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile"),
-    *(*ATTENTION_TERMS, *REWARD),
-)
+# Keys that a task without a decoder ignores.
+NO_DECODER = (*OF_PAIRS, "source", "tokens.shared", "model.decoder", *ATTENTION_TERMS, *REWARD)
+NOT_CAPTURED = ("train.capture", "train.compile")  # keys that a task ignores whose batches are not `Capturable`
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
@@ -123,6 +121,10 @@ class Encoded(ABC):
     def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target), with one for BEGIN or END on each side."""
 
+    def widest(self) -> list[int]:
+        """The indices of examples whose batch is as wide as that of all examples."""
+        return length_array(self.lengths()).argmax(0).tolist()
+
     def only(self: AnyEncoded, indices: Indices) -> AnyEncoded:
         """The data of the examples at these indices."""
         return replace(self, **{field.name: take(getattr(self, field.name), indices) for field in fields(self)})
@@ -167,12 +169,10 @@ AnyBatched = TypeVar("AnyBatched", bound=Batched)
 
 
 class Collated(NamedTuple):
-    """All examples of the data as tensors, for tasks whose batch is a `Batch`; each distinct source is there once."""
+    """All examples of the data as tensors, for tasks with `Capturable` batches; each distinct source is there once."""
 
-    source: Any  # a `SourceBatch`
-    numbers: Int[Tensor, " examples"]  # the row of `source` that is the source of each example
-    target: Padded
-    examples: Int[Tensor, " examples"]  # as in `Batch`
+    batch: Capturable
+    numbers: Int[Tensor, " examples"]  # the row of `batch.source` that is the source of each example
 
 
 class DevLoss(NamedTuple):
@@ -395,10 +395,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """Makes the batch of the examples at these indices."""
 
     def collate_all(self, data: DataKind) -> Collated:
-        """All examples of the data as tensors, padded to the longest; only if batches of this task are `Batch`es."""
+        """All examples of the data as tensors, padded to the longest; only if batches of this task are `Capturable`."""
         batch = self.collate(data, range(len(data.lengths())))
-        assert isinstance(batch, Batch)
-        return Collated(batch.source, torch.arange(len(batch.examples)), batch.target, batch.examples)
+        assert isinstance(batch, Capturable)
+        return Collated(batch, torch.arange(len(batch.examples)))
 
     @abstractmethod
     def tokens(self, batch: BatchKind) -> int:

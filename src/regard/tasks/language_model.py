@@ -248,7 +248,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def tokens(self, batch: Batch) -> int:
         """The number of tokens to predict in a batch: all but BEGIN."""
-        return int(batch.target.mask[:, 1:].sum())
+        return int(batch.count_predictions())
 
     def loss(
         self, model: LanguageModel, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0

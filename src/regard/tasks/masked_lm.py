@@ -90,7 +90,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     columns = ("text",)
     mistakes = "tags"
     aligned = True
-    ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
+    ignores = (*core.NO_DECODER, *core.NOT_CAPTURED, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
         super().__init__(recipe, source)

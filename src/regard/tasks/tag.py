@@ -31,7 +31,7 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Task
-from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Prediction, Vocabulary
+from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, Capturable, Example, Prediction, Vocabulary
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read; of a longer word, only its first and last letters
@@ -56,14 +56,26 @@ class Sentences(Encoded):
         sizes = row_lengths(self.words) + 1
         return np.stack([sizes, sizes], axis=1)
 
+    def widest(self) -> list[int]:
+        """The indices of examples whose batch is as wide as that of all examples, in letters too."""
+        return [*super().widest(), max(range(len(self.letters)), key=lambda index: self.letters[index].shape[1])]
+
 
 @dataclass(frozen=True)
-class Tagged(BatchFirst):
+class Tagged(Capturable):
     """A batch of sentences with their gold tags; PAD after the last word, and where no word begins."""
 
     source: Spelled
     tags: Int[Tensor, "batch length"]
     examples: Int[Tensor, " batch"]
+
+    def crop(self, source_width: int, target_width: int) -> "Tagged":
+        """The batch in this width, which is the same for words and tags."""
+        return Tagged(self.source.crop(source_width), self.tags[:, :target_width], self.examples)
+
+    def count_predictions(self) -> Int[Tensor, ""]:
+        """The number of tags."""
+        return (self.tags != PAD).sum()
 
 
 class Tag(Task[Tagger, Sentences, Tagged]):
@@ -230,7 +242,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def tokens(self, batch: Tagged) -> int:
         """The number of words of a batch."""
-        return int((batch.tags != PAD).sum())
+        return int(batch.count_predictions())
 
     def loss(self, model: Tagger, batch: Tagged, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
         """The cross-entropy summed over words; in training with word dropout, which leaves a word only its letters."""

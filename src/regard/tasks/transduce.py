@@ -336,11 +336,12 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         used, numbers = np.unique(data.sources.numbers, return_inverse=True)
         source = self.inputs.collate([data.sources.distinct[number] for number in used.tolist()])
         everything = range(len(data.targets))
-        return Collated(source, torch.from_numpy(numbers), _targets(data, everything), torch.tensor(everything))
+        batch = Batch(source, _targets(data, everything), torch.tensor(everything))
+        return Collated(batch, torch.from_numpy(numbers))
 
     def tokens(self, batch: Batch) -> int:
         """The number of target tokens of a batch, with END."""
-        return int(batch.target.mask[:, 1:].sum())
+        return int(batch.count_predictions())
 
     def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
         """The cross-entropy summed over target tokens, joined with the CTC loss if there is one.

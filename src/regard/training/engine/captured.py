@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data.batching import Batches, length_array
+from regard.data.batching import Batches
 from regard.data.store import Shared
 from regard.device import choose_precision, explain_out_of_memory, precision
 from regard.errors import NotFiniteError
@@ -31,7 +31,7 @@ from regard.training.processes import ALONE
 from regard.training.schedules import learning_rate
 from regard.training.session import Session, stored_buffers
 from regard.training.stopping import Stopper
-from regard.types import Batch, Padded
+from regard.types import BatchFirst, Capturable
 
 WARM_UPS = 3  # runs of an update before its graph is captured: libraries choose their kernels in the first runs
 COLLECT_EVERY = 50  # updates after which the host reads the sums from the GPU
@@ -44,49 +44,48 @@ class Table:
     Sources that several examples share, such as a picture with several captions, are there once.
     """
 
-    source: Any  # a `SourceBatch` of the distinct sources
-    numbers: Int[Tensor, " examples"]  # the row of `source` for each example
-    target: Padded
-    examples: Int[Tensor, " examples"]
+    batch: Capturable  # its `source` has the distinct sources
+    numbers: Int[Tensor, " examples"]  # the row of `batch.source` for each example
 
     @staticmethod
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
         """The table of all examples of the data, padded to the longest."""
         whole = task.collate_all(data)
-        source = whole.source.to(device).map_tensors(_with_empty_row)
-        source.mask[-1, :1] = True  # the empty example has one key to attend to, and no token to predict
-        numbers = torch.cat([whole.numbers, torch.tensor([len(source.mask) - 1])])
-        target = whole.target.to(device).map_tensors(_with_empty_row)
-        return Table(source, numbers.to(device), target, _with_empty_row(whole.examples.to(device)))
+        batch = whole.batch.to(device).with_empty_example()
+        numbers = torch.cat([whole.numbers, torch.tensor([len(batch.source.mask) - 1])])
+        return Table(batch, numbers.to(device))
 
     @staticmethod
     def bytes(task: AnyTask, data: Encoded) -> int:
-        """About the memory that the table of this data takes: each source and each target as the longest."""
+        """The memory that the table of this data takes: each row is as wide as the widest."""
         sources = getattr(data, "sources", ())
-        distinct = len(np.unique(sources.numbers)) if isinstance(sources, Shared) else len(data.examples)
-        lengths = length_array(data.lengths())
+        rows = len(data.lengths())
+        distinct = len(np.unique(sources.numbers)) if isinstance(sources, Shared) else rows
         with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
-            batch: Batch = task.collate(data, [int(lengths[:, 0].argmax())])
-        source = sum(tensor.nbytes for tensor in vars(batch.source).values() if isinstance(tensor, Tensor))
-        target = int(lengths[:, 1].max(initial=0)) * (batch.target.ids.itemsize + batch.target.mask.itemsize)
-        return source * distinct + target * len(lengths)
+            batch = task.collate(data, data.widest())
+        source, whole = (_bytes(tensors) // len(batch.examples) for tensors in (batch.source, batch))
+        return source * distinct + (whole - source) * rows
 
     @property
     def empty(self) -> int:
         """The index of the empty example."""
-        return len(self.examples) - 1
+        return len(self.numbers) - 1
 
-    def take(self, index: Tensor, widths: tuple[int, int]) -> Batch:
-        """The batch of these examples, cropped to these widths of source and target, which has one more for BEGIN."""
-        source_width, target_width = widths
-        source = self.source.select(self.numbers.index_select(0, index)).crop(source_width)
-        target = self.target.select(index).crop(target_width + 1)
-        return Batch(source, target, self.examples.index_select(0, index))
+    def take(self, index: Tensor, widths: tuple[int, int]) -> Any:
+        """The batch of these examples, cropped to these widths of source and target."""
+        return self.batch.take(index, self.numbers).crop(*widths)
 
 
-def _with_empty_row(rows: Tensor) -> Tensor:
-    """Appends a row of zeros: PAD for ids, False for masks."""
-    return torch.cat([rows, torch.zeros_like(rows[:1])])
+def _bytes(batch: BatchFirst) -> int:
+    """The memory of all tensors of a batch."""
+    sizes: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    batch.map_tensors(count)
+    return sum(sizes)
 
 
 class Captured(Engine):
@@ -203,11 +202,11 @@ class Captured(Engine):
         self.norms += norm
 
     def _forward(self, index: Tensor, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """The summed loss of a batch, and the number of its target tokens."""
+        """The summed loss of a batch, and the number of its predictions."""
         batch = self.table.take(index, widths)
         with precision(self.precision, self.device):
             loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
-        return loss, batch.target.mask[:, 1:].sum()
+        return loss, batch.count_predictions()
 
 
 @contextmanager

@@ -45,7 +45,8 @@ class Rewarded(Eager):
             batch: Batch = super().collate(indices)
             return batch
         widths = int(self.lengths[indices, 0].max()), 0
-        return self.table.take(torch.tensor(indices, device=self.device), widths)
+        taken: Batch = self.table.take(torch.tensor(indices, device=self.device), widths)
+        return taken
 
     def tokens(self, piece: Drawn) -> int:
         """The number of tokens of all outputs."""
