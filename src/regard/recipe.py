@@ -294,6 +294,7 @@ class Classify:
 
     header: bool = False  # the first line of each TSV file holds column names and is skipped
     pooling: str = "attention"  # how the states become one vector; `regard list poolings`
+    consistency: float = _number(0.0, 0.0, 100.0)  # R-Drop: read texts twice in training; weight of the divergence
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 import regard
 from regard import Predictor, Run
@@ -22,7 +24,7 @@ from regard.metrics import METRICS
 from regard.recipe import Recipe
 from regard.storage import MODEL
 from regard.tasks import Classify, core
-from regard.tasks.classify import LABELS, _check_labels
+from regard.tasks.classify import LABELS, _check_labels, divergence
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, Example
 
 SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu", "name=small"]
@@ -123,6 +125,72 @@ def test_every_pooling_trains_is_stored_and_answers(pooling: str, encoder: str, 
     [answer] = predictor.predict([NOT_GREAT])
     assert answer.text in WORDS
     assert (answer.map is not None) == (pooling == "attention")
+
+
+# Consistency (R-Drop)
+
+
+def a_bench(*overrides: str) -> tuple[Classify, Any, Any]:
+    recipe = small("data.size=40", *overrides)
+    examples = Classify.examples(recipe).train
+    task = Classify.learn(recipe, examples)
+    torch.manual_seed(5)
+    return task, task.build().double(), task.collate(task.encode(examples), range(8))
+
+
+def test_the_divergence_is_the_mean_of_both_directions() -> None:
+    one, other = torch.randn(2, 5, 3, dtype=torch.float64).log_softmax(-1)
+    both = [
+        functional.kl_div(*pair, reduction="none", log_target=True).sum(-1) for pair in ((one, other), (other, one))
+    ]
+    torch.testing.assert_close(divergence(one + 7.0, other - 2.0), (both[0] + both[1]) / 2)
+    assert (divergence(one, one) == 0).all()
+    assert divergence(one.bfloat16(), other.bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dropped", ["model.encoder.dropout=0.4", "train.word_dropout=0.4"])
+def test_consistency_adds_how_far_two_readings_differ(dropped: str) -> None:
+    """Halved, so that its loss has the scale of a single reading: (CE1 + CE2 + weight (KL12 + KL21) / 2) / 2."""
+    losses = {}
+    for weight in (1e-9, 1.0, 3.0):
+        task, model, batch = a_bench(dropped, f"classify.consistency={weight}")
+        torch.manual_seed(7)
+        losses[weight] = task.loss(model.train(), batch, 0.1).item()
+        plain = task.loss(model.eval(), batch, 0.1).item()
+    task, model, batch = a_bench(dropped)
+    torch.manual_seed(7)
+    twice = batch.map_tensors(lambda rows: torch.cat([rows, rows]))
+    logits = model.train()(core.drop_words(twice.source, task.recipe.train.word_dropout)).logits
+    torch.manual_seed(7)
+    assert losses[1e-9] == pytest.approx(task.loss(model, twice, 0.1).item() / 2, rel=1e-7)
+    apart = divergence(logits[:8], logits[8:]).sum().item() / 2
+    assert apart > 1e-6
+    assert losses[3.0] - losses[1e-9] == pytest.approx(3 * apart, rel=1e-6)
+    assert losses[1.0] - losses[1e-9] == pytest.approx(apart, rel=1e-6)
+    assert plain == task.loss(model.eval(), batch, 0.1).item()
+
+
+def test_consistency_makes_the_readings_of_a_trained_model_agree() -> None:
+    apart = []
+    for weight in (0, 10):
+        task, model, batch = a_bench("model.encoder.dropout=0.3", f"classify.consistency={weight}")
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(30):
+            optimizer.zero_grad()
+            task.loss(model.train(), batch).backward()
+            optimizer.step()
+        with torch.no_grad():
+            readings = [model(batch.source).logits for _ in range(20)]
+        apart.append(torch.stack([divergence(*pair) for pair in pairwise(readings)]).mean().item())
+    assert apart[1] < apart[0] / 2
+
+
+def test_consistency_without_dropout_is_refused() -> None:
+    none = ["model.encoder.dropout=0", "model.attention.dropout=0", "train.word_dropout=0"]
+    with pytest.raises(RecipeError, match=r"only dropout makes them differ: set model\.encoder\.dropout, for example"):
+        Classify.check(small(*none, "classify.consistency=1"))
+    Classify.check(small(*none, "classify.consistency=1", "train.word_dropout=0.1"))
+    Classify.check(small(*none))
 
 
 def test_cls_puts_a_token_before_the_first_word() -> None:

@@ -95,6 +95,11 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
                 "classifier's classify.pooling = attention would never learn what to attend to; choose softmax, or "
                 "sparsemax or entmax15 for weights that are zero, or another classify.pooling"
             )
+        if recipe.classify.consistency and not _drops(recipe):
+            raise RecipeError(
+                "classify.consistency compares two readings of a text, and only dropout makes them differ: set "
+                "model.encoder.dropout, for example to 0.1, or train.word_dropout"
+            )
 
     @staticmethod
     def model(recipe: Recipe, size: int, classes: int = 2) -> Classifier:
@@ -201,9 +206,17 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     def loss(
         self, model: Classifier, batch: LabelledBatch, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
-        """The summed cross-entropy of the labels; in training with word dropout."""
-        source = core.drop_words(batch.source, self.recipe.train.word_dropout if model.training else 0.0)
-        return core.cross_entropy(model(source).logits, batch.labels, smoothing, ignore=NO_LABEL)
+        """The summed cross-entropy of the labels; in training with word dropout and classify.consistency."""
+        dropped, weight = self.recipe.train.word_dropout, self.recipe.classify.consistency
+        if not model.training:
+            dropped = weight = 0.0
+        read = batch.map_tensors(lambda rows: torch.cat([rows, rows])) if weight else batch
+        logits = model(core.drop_words(read.source, dropped)).logits
+        loss = core.cross_entropy(logits, read.labels, smoothing, ignore=NO_LABEL)
+        if not weight:
+            return loss
+        divergences = divergence(*logits.chunk(2)).masked_fill(batch.labels == NO_LABEL, 0.0)
+        return (loss + weight * divergences.sum()) / 2
 
     @torch.no_grad()
     def answer(
@@ -263,6 +276,22 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
             columns = self.pieces(ids)
             attention_map = AttentionMap(weights[None, : len(columns)].cpu(), (label,), columns)
         return Prediction(text, label, score, (label,), attention_map)
+
+
+def divergence(
+    logits: Float[Tensor, "batch classes"], others: Float[Tensor, "batch classes"]
+) -> Float[Tensor, " batch"]:
+    """The mean of both Kullback-Leibler divergences between two predictions, in float32 or more."""
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    one, other = (values.to(precision).log_softmax(-1) for values in (logits, others))
+    return ((one.exp() - other.exp()) * (one - other)).sum(-1) / 2
+
+
+def _drops(recipe: Recipe) -> bool:
+    """Whether anything in the training of a classifier is dropped at random."""
+    encoder, attention = recipe.model.encoder, recipe.model.attention
+    rates = encoder.dropout, encoder.inner_dropout, encoder.self_attention.dropout, attention.dropout
+    return any((*rates, recipe.train.word_dropout))
 
 
 def _check_labels(examples: Sequence[Example], known: set[str]) -> None:
