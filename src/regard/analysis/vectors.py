@@ -37,11 +37,11 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     encoder it is the mean of the encoder's states (Conneau et al. 2017 compare such poolings).
     """
     task, (encoder, tokenizer, pool) = predictor.task, _parts(predictor)
-    cased = [core.lowered(text, task.recipe) for text in texts]
+    normalized = [core.normalized(text, task.recipe) for text in texts]
     device = next(encoder.parameters()).device
     rows = torch.zeros(len(texts), encoder.dim)
     with predictor.running():
-        for places, ids in core.input_batches(cased, tokenizer.encode, task.longest, READ_TOKENS):
+        for places, ids in core.input_batches(normalized, tokenizer.encode, task.longest, READ_TOKENS):
             # the same special tokens as in training
             padded = task.padded(ids) if isinstance(task, Classify) else pad([tokenizer.framed(row) for row in ids])
             memory = encoder(padded.to(device))
@@ -64,7 +64,7 @@ def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) 
 def unknown(predictor: Predictor, text: str) -> list[str]:
     """The tokens of a text that are not in the run's vocabulary, each once, in their order."""
     _, tokenizer, _ = _parts(predictor)
-    return list(dict.fromkeys(core.unknown_parts(tokenizer, core.lowered(text, predictor.task.recipe))))
+    return list(dict.fromkeys(core.unknown_parts(tokenizer, core.normalized(text, predictor.task.recipe))))
 
 
 def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:

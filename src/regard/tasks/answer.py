@@ -66,7 +66,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
     columns = ("question", "context", "answer")
     ignores = (
         *(*core.NO_DECODER, *core.NOT_CAPTURED),
-        *("tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
+        *("tokens.target", "tokens.lower", "tokens.rejoin", "model.tied", "train.word_dropout"),
         *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),
     )
 

@@ -164,7 +164,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END."""
-        return self.source.encode(core.lowered(text, self.recipe))
+        return self.source.encode(core.normalized(text, self.recipe))
 
     def describe(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         """Reports the size of the vocabulary, the shares of the labels, and the accuracy of the most frequent one."""

@@ -35,6 +35,7 @@ from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.shards import Shards, read_shards, sample
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
+from regard.data.treebank import rejoin
 from regard.device import only_shapes
 from regard.errors import DataError, RecipeError, TooLargeError, pick, plural, quantity
 from regard.kernels import cross_entropy as kernels
@@ -599,7 +600,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The texts of an example, as the tokenizer reads them: its source, or the same number of others."""
-        return [lowered(example.source, recipe)]
+        return [normalized(example.source, recipe)]
 
     @classmethod
     def tokenizer(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None) -> Tokenizer:
@@ -636,7 +637,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
 
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order."""
-        return unknown_parts(self.source, lowered(text, self.recipe))
+        return unknown_parts(self.source, normalized(text, self.recipe))
 
 
 def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
@@ -682,6 +683,11 @@ def position_limit(recipe: Recipe) -> float:
 def lowered(text: str, recipe: Recipe) -> str:
     """The text, in lower case if tokens.lower is true."""
     return text.lower() if recipe.tokens.lower else text
+
+
+def normalized(text: str, recipe: Recipe) -> str:
+    """The text as the tokenizer reads it: rejoined if tokens.rejoin is true, in lower case if tokens.lower is true."""
+    return lowered(rejoin(text) if recipe.tokens.rejoin else text, recipe)
 
 
 def unknown_parts(tokenizer: Tokenizer, text: str) -> list[str]:

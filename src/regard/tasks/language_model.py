@@ -107,7 +107,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     columns = ("text",)
     mistakes = "texts"
     ignores = (
-        *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout"),
+        *("source", "tokens.target", "tokens.shared", "tokens.lower", "tokens.rejoin", "train.word_dropout"),
         *(*core.ATTENTION_TERMS, *core.REWARD),
         *("model.encoder", "model.decoder.copies", "model.decoder.gated_context", "model.decoder.cross_attention"),
         *("search.max_ratio", "search.coverage_penalty", "search.max_answer", "search.ctc", *core.OF_PAIRS),

@@ -86,7 +86,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     columns = ("words", "tags")
     mistakes = "tags"
     aligned = True
-    ignores = (*core.NO_DECODER, "tokens.sample", "model.tied", "search")
+    ignores = (*core.NO_DECODER, "tokens.sample", "tokens.rejoin", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
         super().__init__(recipe)

@@ -67,7 +67,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     """Source to text: learns from pairs with cross-entropy; predicts by beam search or sampling."""
 
     metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *MULTI_REFERENCE)
-    ignores = ("tokens.lower", "train.word_dropout", "search.max_answer")
+    ignores = ("tokens.lower", "tokens.rejoin", "train.word_dropout", "search.max_answer")
 
     def __init__(self, recipe: Recipe, inputs: AnySource, target: Tokenizer) -> None:
         super().__init__(recipe)
