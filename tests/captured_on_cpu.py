@@ -3,6 +3,9 @@
 A graph's launch runs the operations that would have been captured; all else is the engine's own.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from regard import device as devices
@@ -18,7 +21,8 @@ class Launch:
 
     def replay(self) -> None:
         self.engine.session.model.train()
-        self.engine._update(self.index, self.widths)
+        with choose.capturable():
+            self.engine._update(self.index, self.widths)
 
 
 def capture(engine: Captured, rows: int, widths: tuple[int, int]) -> tuple[Launch, torch.Tensor]:
@@ -27,10 +31,16 @@ def capture(engine: Captured, rows: int, widths: tuple[int, int]) -> tuple[Launc
     return Launch(engine, index, widths), index
 
 
+def stand_in(patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let the engine of captured updates run on the CPU."""
+    for name in ("graph_pool_handle", "Stream"):
+        patch(torch.cuda, name, lambda: None)
+    patch(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
+    patch(Captured, "_capture", capture)
+
+
 def install() -> None:
     """Let this process take the engine of captured updates on the CPU."""
-    torch.cuda.graph_pool_handle = torch.cuda.Stream = lambda: None  # type: ignore[assignment, misc, return-value]
-    torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # type: ignore[method-assign, assignment]
+    stand_in()
     devices.memory = lambda device: 1 << 40
     choose._conditions["captured_updates"] = lambda task, model, data: False
-    Captured._capture = capture  # type: ignore[assignment, method-assign]

@@ -124,7 +124,9 @@ class Tokens:
     sample: int = _number(1_000_000, 0, 100_000_000)  # examples that vocabularies are built from at most; 0: all
     shared: bool = False  # one vocabulary for both sides
     lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
-    rejoin: bool = False  # for classifiers, masked LMs: rejoin English split as in the Penn Treebank, such as do n't
+    rejoin: bool = (
+        False  # for classifiers: read English text that was split as in the Penn Treebank (do n't) as it is printed
+    )
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Capturable(BatchFirst, ABC):
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
 
     @abstractmethod
-    def crop(self: Rows, source_width: int, target_width: int) -> Rows:
+    def crop(self: OwnCapturable, source_width: int, target_width: int) -> OwnCapturable:
         """The batch in these widths, which are in the unit of `Encoded.lengths`."""
 
     @abstractmethod

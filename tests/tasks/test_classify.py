@@ -185,12 +185,39 @@ def test_consistency_makes_the_readings_of_a_trained_model_agree() -> None:
     assert apart[1] < apart[0] / 2
 
 
-def test_consistency_without_dropout_is_refused() -> None:
+TRANSFORMER = ("model.encoder.kind=transformer", "model.attention.score=scaled_dot")
+WITHOUT_MAP = (*TRANSFORMER, "classify.pooling=mean")
+
+
+@pytest.mark.parametrize(
+    ("settings", "drops"),
+    [
+        ((), False),
+        (("model.encoder.dropout=0.1",), True),
+        (("train.word_dropout=0.1",), True),
+        (("model.attention.dropout=0.1",), True),
+        (("model.attention.dropout=0.1", "classify.pooling=mean"), False),
+        (("model.encoder.inner_dropout=0.1",), False),
+        ((*TRANSFORMER, "model.encoder.inner_dropout=0.1"), True),
+        ((*WITHOUT_MAP, "model.attention.dropout=0.1"), True),
+        ((*WITHOUT_MAP, "model.encoder.self_attention.dropout=0.1"), True),
+        ((*WITHOUT_MAP, "model.attention.dropout=0.1", "model.encoder.self_attention.dropout=0"), False),
+    ],
+)
+def test_consistency_is_refused_if_nothing_is_dropped(settings: tuple[str, ...], drops: bool) -> None:
     none = ["model.encoder.dropout=0", "model.attention.dropout=0", "train.word_dropout=0"]
-    with pytest.raises(RecipeError, match=r"only dropout makes them differ: set model\.encoder\.dropout, for example"):
-        Classify.check(small(*none, "classify.consistency=1"))
-    Classify.check(small(*none, "classify.consistency=1", "train.word_dropout=0.1"))
-    Classify.check(small(*none))
+    Classify.check(small(*none, *settings))
+    if drops:
+        Classify.check(small(*none, "classify.consistency=1", *settings))
+    else:
+        with pytest.raises(
+            RecipeError, match=r"only dropout makes them differ: set model\.encoder\.dropout, for example"
+        ):
+            Classify.check(small(*none, "classify.consistency=1", *settings))
+    _, model, batch = a_bench(*none, *settings)
+    readings = [model.train()(core.drop_words(batch.source, 0.1 * ("train.word_dropout=0.1" in settings))).logits]
+    readings += [model(core.drop_words(batch.source, 0.1 * ("train.word_dropout=0.1" in settings))).logits]
+    assert (divergence(*readings) > 0).any() == drops
 
 
 def test_cls_puts_a_token_before_the_first_word() -> None:

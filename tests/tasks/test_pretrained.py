@@ -360,10 +360,8 @@ def test_a_table_holds_each_picture_once_and_gives_the_batch_that_collate_gives(
     assert torch.equal(batch.target.ids[:3], expected.target.ids)
     assert batch.source.mask[3].tolist() == [True, False, False, False]
     assert task.tokens(batch) == task.tokens(expected)
-    per_picture = 4 * 1280 * 2 + 4
-    assert captured.Table.bytes(task, data) == 6 * per_picture + 11 * (
-        4 * 9 + 8
-    )  # with BEGIN, and the index of the example
+    per_picture, per_caption = 4 * 1280 * 2 + 4, 4 * 9 + 8  # a caption has BEGIN, and the index of its example
+    assert captured.Table.bytes(task, data) == 6 * per_picture + 11 * per_caption
 
 
 def test_examples_that_do_not_fit_on_the_gpu_run_eagerly_and_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

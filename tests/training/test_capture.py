@@ -120,7 +120,10 @@ READERS = {
 }
 
 
-STILL = ("train.word_dropout=0", "model.encoder.dropout=0")
+def without_chance(reader):
+    """The recipe and the settings of a reader of which nothing is dropped."""
+    still = [key for key in reader if "dropout" not in key and "consistency" not in key]
+    return [*still, "train.word_dropout=0", "model.encoder.dropout=0"]
 
 
 @contextmanager
@@ -173,16 +176,12 @@ def test_the_empty_example_of_labels_or_tags_adds_nothing(kind):
 @pytest.mark.parametrize("kind", READERS)
 def test_captured_updates_of_classifiers_and_taggers_are_those_of_eager_ones(kind, monkeypatch):
     """Operations on the CPU stand in for the graphs; without random numbers, both engines give the same weights."""
-    name, *overrides = READERS[kind]
-    still = [key for key in overrides if "dropout" not in key and "consistency" not in key]
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(Captured, "_capture", captured_on_cpu.capture)
+    name, *still = without_chance(READERS[kind])
+    captured_on_cpu.stand_in(monkeypatch.setattr)
     weights = {}
     with in_double_precision():
         for engine_class in (Captured, Eager):
-            task, session, data = make_bench(*still, *STILL, name=name)
+            task, session, data = make_bench(*still, name=name)
             batches = Batches(data.lengths(), 200, 1, few_shapes=True)
             updater = engine_class(task, session, data)
             for _ in range(8):
@@ -318,10 +317,10 @@ def test_captured_updates_give_the_same_loss_as_eager_updates(model):
 @pytest.mark.takes("captured_updates")
 @pytest.mark.parametrize("kind", READERS)
 def test_captured_updates_of_classifiers_and_taggers_give_the_same_loss_on_a_gpu(kind):
-    name, *overrides = READERS[kind]
+    name, *still = without_chance(READERS[kind])
     losses = {}
     for graphs in (True, False):
-        task, session, data = make_bench(*overrides, *STILL, name=name, device=GPU)
+        task, session, data = make_bench(*still, name=name, device=GPU)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
         updater = engine.choose(task, session, data) if graphs else Eager(task, session, data)
         assert isinstance(updater, Captured if graphs else Eager)
@@ -330,6 +329,34 @@ def test_captured_updates_of_classifiers_and_taggers_give_the_same_loss_on_a_gpu
         updater.collect()
         losses[graphs] = session.progress.total / session.progress.tokens
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
+def test_a_captured_classifier_learns_with_consistency_on_a_gpu():
+    """Each replay draws other dropout masks, so the readings differ, and the loss still falls."""
+    overrides = ("classify.consistency=2", "model.encoder.dropout=0.3", "data.size=400", "train.warmup=1")
+    task, session, data = make_bench(*overrides, "train.schedule=constant", name="moods", device=GPU)
+    batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+    updater, losses = engine.choose(task, session, data), []
+    assert isinstance(updater, Captured)
+    for _ in range(8):
+        for _ in range(40):
+            updater.update(batches, Stopper())
+        updater.collect()
+        losses.append(session.progress.total / session.progress.tokens)
+        session.progress.total = session.progress.tokens = 0
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
+def test_a_hooked_model_is_not_captured():
+    task, session, data = make_bench(device=GPU)
+    next(session.model.modules()).register_forward_hook(lambda *call: None)
+    assert isinstance(engine.choose(task, session, data), Eager)
 
 
 @gpu

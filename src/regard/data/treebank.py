@@ -8,19 +8,19 @@ def _join(found: re.Match[str]) -> str:
     return found[0].replace(" ", "")
 
 
-# What the Treebank's tokenizer does, undone one by one. A text without these pieces is not changed.
+# What the Treebank's tokenizer does, undone one by one. Its pieces stand between spaces; printed text is not changed.
 _RULES = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
         (r"-lrb-", "("), (r"-rrb-", ")"), (r"-lsb-", "["), (r"-rsb-", "]"), (r"-lcb-", "{"), (r"-rcb-", "}"),
-        (r"(?<=[(\[{]) | (?=[)\]}])", ""),
-        (r"`` ?", '"'), (r" ?''", '"'), (r"` ?", "'"),
-        (r" (?=(?:n't|'(?:s|m|d|re|ve|ll))\b)", ""),  # do n't, it 's
-        (r" (?='(?:\s|$))", ""),  # the films ' end
-        (r"\b(can) (not)\b(?! only)", r"\1\2"),
-        (r"\b(gon|wan) (na)\b|\b(got) (ta)\b|\b(gim|lem) (me)\b|('t) (is|was)\b", _join),
-        (r"(?<=[$#]) (?=\d)", ""),
-        (r" (?=(?:\.\.\.|[.,;:?!%])(?:[\s\"')\]}]|$))", ""),
+        (r" (?=(?:n't|'(?:s|m|d|re|ve|ll))(?!\S))", ""),  # do n't, it 's
+        (r"(?<!\S)``(?: |(?=[^\s`])|$)", '"'), (r" ?''(?!\S)", '"'),
+        (r"(?<!\S)`(?: |$)", "'"), (r" (?='(?!\S))", ""),  # a ` small ' film, the actors ' work
+        (r"(?<!\S)(can) (not)(?!\S| only)", r"\1\2"),
+        (r"(?<!\S)(?:(?:gon|wan) na|got ta|(?:gim|lem) me|'t (?:is|was))(?!\S)", _join),
+        (r"(?<!\S)([$#]) (?=\d)", r"\1"),
+        (r"(?<![^\s\"'(\[{])([(\[{]) ", r"\1"), (r" (?=[)\]}](?:[\s\"')\]}]|$))", ""),
+        (r" (?=(?:\.\.\.|[.,?!%])(?:[\s\"')\]}]|$)|[:;](?:[\s\"']|$))", ""),
     )
 )  # fmt: skip
 

@@ -425,6 +425,8 @@ def _captured_updates(task: Any, model: nn.Module, data: Any) -> Reason:
         return "the model is not on a GPU"
     if settings.accumulate != 1 or settings.sampling or settings.guided:
         return "train.accumulate, train.sampling or train.guided is set"
+    if any(map(is_hooked, model.modules())):
+        return "a module is hooked: a graph would run its operations without the hook"
     with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
         return (
             not isinstance(task.collate(data, [0]), Capturable)

@@ -52,7 +52,8 @@ class Letters(ABC, nn.Module):
     ) -> Float[Tensor, "words dim"]:
         """Compute the vector of each word from the embeddings of its letters.
 
-        Every word has at least one letter. Padding has none; its vectors are not used, and must only be finite.
+        Every word has at least one letter. Padding may be given too: it has none, and its vectors and their gradients
+        must be finite.
         """
 
 

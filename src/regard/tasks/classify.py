@@ -290,8 +290,13 @@ def divergence(
 def _drops(recipe: Recipe) -> bool:
     """Whether anything in the training of a classifier is dropped at random."""
     encoder, attention = recipe.model.encoder, recipe.model.attention
-    rates = encoder.dropout, encoder.inner_dropout, encoder.self_attention.dropout, attention.dropout
-    return any((*rates, recipe.train.word_dropout))
+    rates = [recipe.train.word_dropout, encoder.dropout]
+    if encoder.kind == "transformer":
+        own = encoder.self_attention.dropout
+        rates += [encoder.inner_dropout, attention.dropout if own is None else own]
+    if recipe.classify.pooling == "attention":
+        rates.append(attention.dropout)
+    return any(rates)
 
 
 def _check_labels(examples: Sequence[Example], known: set[str]) -> None:

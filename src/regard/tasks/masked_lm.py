@@ -90,7 +90,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     columns = ("text",)
     mistakes = "tags"
     aligned = True
-    ignores = (*core.NO_DECODER, *core.NOT_CAPTURED, "tokens.target", "train.word_dropout", "search")
+    ignores = (*core.NO_DECODER, *core.NOT_CAPTURED, "tokens.target", "tokens.rejoin", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
         super().__init__(recipe, source)
@@ -125,7 +125,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The text of an example of any corpus."""
-        return [core.normalized(_text(example), recipe)]
+        return [core.lowered(_text(example), recipe)]
 
     def vocabularies(self) -> dict[str, Vocabulary]:
         """The vocabulary of the embedding and of the output layer."""
@@ -135,7 +135,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
         texts = map(_text, counted(examples, "encoding"))
-        rows = IntegerRows.of(self.source.encode(core.normalized(text, self.recipe)) for text in texts)
+        rows = IntegerRows.of(self.source.encode(core.lowered(text, self.recipe)) for text in texts)
         first = self.recipe.masked_lm.mask_seed * 1_000_003
         return Texts(examples, rows, range(first, first + len(rows)))
 
@@ -219,7 +219,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def _outcome(self, tokens: Sequence[PredictedToken]) -> Outcome:
         """The predicted tokens of one text: `source` is the text with blanks, the answer a word for each blank."""
-        text = source = core.normalized(_text(tokens[0].example), self.recipe)
+        text = source = core.lowered(_text(tokens[0].example), self.recipe)
         places = self.source.offsets(text)
         for token in reversed(tokens):
             start, end = places[token.place]
@@ -310,7 +310,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def encode_blanks(self, text: str) -> TextWithBlanks:
         """Encodes a text with the mask id for each blank; a space before a blank becomes part of the blank."""
-        first, *rest = core.normalized(text, self.recipe).split(BLANK)
+        first, *rest = core.lowered(text, self.recipe).split(BLANK)
         holed = TextWithBlanks(self.source.encode(first), [], [])
         for before, after in pairwise([first or " ", *rest]):
             opening = before[-1:].isspace()

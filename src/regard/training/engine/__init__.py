@@ -1,5 +1,7 @@
 """Engines: how updates run, eagerly or as captured CUDA graphs. The training loop uses only the interface `Engine`."""
 
+import torch
+
 from regard import device as devices
 from regard import memory
 from regard.console import say
@@ -15,8 +17,8 @@ from regard.training.session import Session
 __all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "Rewarded", "Staged", "choose"]
 
 
-# Share of a GPU's memory that the examples may take. Of all its memory, not of what is free now: a resumed run must
-# choose the same engine, whose batches are others.
+# Share of a GPU's memory, and of the machine's, where they are put together, that the examples may take. Of all its
+# memory, not of what is free now: a resumed run must choose the same engine, whose batches are others.
 LARGEST_TABLE = 0.4
 
 
@@ -52,8 +54,9 @@ def _fits_on_device(task: AnyTask, session: Session, data: Encoded) -> bool:
     if task.recipe.train.lora_rank or not takes("captured_updates", task, session.model, data):
         return False
     device = next(session.model.parameters()).device
-    needed, most = Table.bytes(task, data), int(LARGEST_TABLE * devices.memory(device))
+    smaller = min(device, torch.device("cpu"), key=devices.memory)
+    needed, most = Table.bytes(task, data), int(LARGEST_TABLE * devices.memory(smaller))
     if needed > most:
         sizes = f"{needed / memory.GIB:,.1f} GiB, more than the {most / memory.GIB:,.1f} GiB that they may have"
-        say(f"the examples would take {sizes} on {device}: each batch is copied there, and updates are not captured")
+        say(f"the examples would take {sizes} on {smaller}: each batch is copied there, and updates are not captured")
     return needed <= most
