@@ -63,7 +63,8 @@ def main() -> None:
             scores.setdefault(recipe, []).append(value)
             print(f"| {recipe} | {seed} | {value:.2f} | {seconds:.0f} |", flush=True)
     for recipe, values in scores.items():
-        print(f"{recipe}: median {statistics.median(values):.2f}, from {min(values):.2f} to {max(values):.2f}")
+        middle = f"mean {statistics.mean(values):.2f}, median {statistics.median(values):.2f}"
+        print(f"{recipe}: {middle}, from {min(values):.2f} to {max(values):.2f}")
 
 
 if __name__ == "__main__":

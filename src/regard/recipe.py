@@ -124,9 +124,7 @@ class Tokens:
     sample: int = _number(1_000_000, 0, 100_000_000)  # examples that vocabularies are built from at most; 0: all
     shared: bool = False  # one vocabulary for both sides
     lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
-    rejoin: bool = (
-        False  # for classifiers: read English text that was split as in the Penn Treebank (do n't) as it is printed
-    )
+    rejoin: bool = False  # for classifiers: read English split as in the Penn Treebank (do n't) as it is printed
 
 
 @dataclass(frozen=True)

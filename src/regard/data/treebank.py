@@ -1,4 +1,4 @@
-"""Rejoins English text that was split as in the Penn Treebank: "it 's n't ``fun ''" is `it's n't "fun"` in print."""
+"""Rejoins English text that was split as in the Penn Treebank: "it does n't `` work ''" is `it doesn't "work"`."""
 
 import re
 
