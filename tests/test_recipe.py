@@ -339,6 +339,10 @@ def test_names_of_other_toolkits_and_of_other_sections_are_answered_with_ours(te
     assert refused("", text) == f"unknown key {text.partition('=')[0]!r} in the overrides{message}"
 
 
+def test_every_key_has_a_meaning() -> None:
+    assert [key for key, meaning in catalogue.meanings().items() if not meaning.strip()] == []
+
+
 def test_every_key_that_is_suggested_for_one_of_another_toolkit_exists() -> None:
     keys = {*catalogue.meanings()}
     for hint in ELSEWHERE.values():

@@ -8,7 +8,7 @@ def _join(found: re.Match[str]) -> str:
     return found[0].replace(" ", "")
 
 
-# What the Treebank's tokenizer does, undone one by one. Its pieces stand between spaces; printed text is not changed.
+# What the Treebank's tokenizer does, undone one by one. Its pieces stand between spaces; printed text hardly has such.
 _RULES = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
