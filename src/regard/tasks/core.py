@@ -123,7 +123,7 @@ class Encoded(ABC):
         """The positions that each example takes as (source, target), with one for BEGIN or END on each side."""
 
     def widest(self) -> list[int]:
-        """The indices of examples whose batch is as wide as that of all examples."""
+        """The indices of a few examples that have, together, the width of the whole data on each side."""
         return length_array(self.lengths()).argmax(0).tolist()
 
     def only(self: AnyEncoded, indices: Indices) -> AnyEncoded:

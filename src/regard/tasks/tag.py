@@ -57,7 +57,7 @@ class Sentences(Encoded):
         return np.stack([sizes, sizes], axis=1)
 
     def widest(self) -> list[int]:
-        """The indices of examples whose batch is as wide as that of all examples, in letters too."""
+        """The indices of a few examples that have, together, the width of the whole data, in letters too."""
         return [*super().widest(), max(range(len(self.letters)), key=lambda index: self.letters[index].shape[1])]
 
 
